@@ -1,0 +1,46 @@
+"""What the engine refuses, and what can go wrong inside it.
+
+EngineError
+├── RequestError            one request is at fault; the engine lives on
+│   ├── ContextLengthError  prompt + answer can never fit the model's context or the KV pool
+│   ├── InvalidTokenError   a token id outside the vocabulary
+│   └── UnsupportedError    a feature that this model or runner does not have
+├── ModelError              the model cannot be loaded: missing files, unknown architecture, damaged weights
+└── InvariantError          our own books do not balance; a bug, never the caller's fault
+"""
+
+
+class EngineError(Exception):
+    """Base of all errors that the engine raises on purpose."""
+
+
+class RequestError(EngineError):
+    """A request that cannot run as asked. ``code`` is stable, the message says what to change."""
+
+    code = "invalid_request"
+
+
+class ContextLengthError(RequestError):
+    """The prompt and the answer asked for can never fit."""
+
+    code = "context_length_exceeded"
+
+
+class InvalidTokenError(RequestError):
+    """A token id that the model's vocabulary does not hold."""
+
+    code = "invalid_token_id"
+
+
+class UnsupportedError(RequestError):
+    """A feature that this model or runner does not have."""
+
+    code = "unsupported"
+
+
+class ModelError(EngineError):
+    """The model cannot be loaded; the message says which file and what to do."""
+
+
+class InvariantError(EngineError):
+    """The scheduler's or the ledger's own books do not balance."""

@@ -1,0 +1,74 @@
+"""The seams of the engine: what runs a plan, what turns ids into text, and who goes first.
+
+Real and scripted implementations keep the same promises and pass the same tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from headway.engine.values import StepPlan, StepResult
+
+
+class Runner(Protocol):
+    """Executes plans on some device. Single-threaded: called by the engine's thread only."""
+
+    @property
+    def block_count(self) -> int:
+        """KV blocks in the pool."""
+        ...
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per KV block."""
+        ...
+
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens (prompt + answer) of one request, by the model and by the pool."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below this."""
+        ...
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Tokens that end an answer unless ``ignore_eos``."""
+        ...
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one step to its end. KV of earlier positions of each request is in its blocks already."""
+        ...
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below this."""
+        ...
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Tokens that end an answer."""
+        ...
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+        """Ids of a text. Special tokens written in the text are recognised only in rendered templates."""
+        ...
+
+    def render_chat(self, messages: Sequence[dict[str, str]]) -> tuple[int, ...]:
+        """Apply the model's chat template with the generation prompt; raises RequestError when it refuses."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that a token adds to the text; empty for special tokens."""
+        ...
+
+    def token_label(self, token_id: int) -> str:
+        """A printable name of a token, for logprobs (special tokens by their name)."""
+        ...

@@ -1,0 +1,200 @@
+"""Values that cross the engine's borders: what is asked, what a step is, what comes out.
+
+Standard library only, all frozen. A ``StepPlan`` can be logged, replayed, compared in a test or thrown away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class FinishReason(StrEnum):
+    """Why a request ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    DEADLINE = "deadline"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is chosen; ranges were checked where the request entered.
+
+    ``top_k`` 0 keeps all tokens. ``logprobs`` None: none; k: the chosen token's and the k most likely ones.
+    Penalties follow the usual definitions: repetition (CTRL, arXiv 1909.05858) over prompt and output,
+    presence and frequency (OpenAI) over output only.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int = 0
+    """Draws are keyed by (seed, position), so any worker continues the same draw."""
+    stop_token_ids: frozenset[int] = frozenset()
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most likely token is taken without a draw."""
+        return self.temperature == 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSpec:
+    """One answer to compute. ``generated_token_ids`` are kept from an earlier owner and continued."""
+
+    request_id: str
+    epoch: int
+    prompt_token_ids: tuple[int, ...]
+    sampling: Sampling
+    max_tokens: int
+    """Length limit of the answer in tokens, those in ``generated_token_ids`` included."""
+    generated_token_ids: tuple[int, ...] = ()
+    stop_strings: tuple[str, ...] = ()
+    tenant: str = "default"
+    priority: int = 1
+    """Class band: 0 interactive, 1 standard, 2 batch. Lower goes first."""
+    arrival_seconds: float = 0.0
+    """When the job was accepted, on the engine's clock (may lie before the engine's start)."""
+    deadline_seconds: float | None = None
+    """On the engine's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKey:
+    """Identity inside the engine: what arrives for an older epoch is dropped."""
+
+    request_id: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Told to the runner once, in the first plan that holds the request (again after a preemption)."""
+
+    key: RequestKey
+    prompt_token_ids: tuple[int, ...]
+    generated_token_ids: tuple[int, ...]
+    sampling: Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Compute the KV of ``token_ids`` at positions ``[start, start + len(token_ids))``.
+
+    Slot of position p: block ``block_table[p // block_size]``, offset ``p % block_size``. The table holds at
+    least the blocks up to the chunk's end; the tuple object is replaced only when it grows, so ``is`` tells a
+    change. ``samples``: the chunk reaches the last known token, so its logits choose the next one.
+    """
+
+    key: RequestKey
+    start: int
+    token_ids: tuple[int, ...]
+    block_table: tuple[int, ...]
+    samples: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One iteration. Order of effects: forget ``released``, learn ``admitted``, run ``chunks``."""
+
+    step: int
+    chunks: tuple[Chunk, ...]
+    admitted: tuple[Admitted, ...] = ()
+    released: tuple[RequestKey, ...] = ()
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens whose KV this step computes."""
+        return sum(len(chunk.token_ids) for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Natural-log probabilities after penalties and bias, before temperature and truncation.
+
+    ``top`` holds (token id, log-probability), best first.
+    """
+
+    chosen: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The token chosen for one request in one step."""
+
+    key: RequestKey
+    token_id: int
+    logprobs: Logprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What the runner did: one entry per sampling chunk, in the plan's order."""
+
+    step: int
+    sampled: tuple[Sampled, ...]
+    elapsed_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """Committed by ``apply``: the token at ``index`` of the answer (0-based), and the end if this was the last.
+
+    ``token_id`` None: the request ended without a new token (cancel, deadline, error).
+    """
+
+    key: RequestKey
+    index: int
+    token_id: int | None
+    logprobs: Logprobs | None = None
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextLogprobs:
+    """Logprobs with token texts, as an API shows them: (token id, its bytes, log-probability)."""
+
+    chosen: tuple[int, bytes, float]
+    top: tuple[tuple[int, bytes, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a step brings to one request, ready to publish.
+
+    ``text`` is what may be shown now: never half a character, never a part of a possible stop string. It can
+    be empty while ``token_ids`` is not. On the last output it also holds what the end releases.
+    """
+
+    key: RequestKey
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TextLogprobs, ...] = ()
+    finish_reason: FinishReason | None = None
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """The engine's state between two steps, for metrics and for deciding how much to claim."""
+
+    running: int
+    waiting: int
+    held: int
+    kv_blocks_total: int
+    kv_blocks_used: int
+    steps: int
+    last_step_seconds: float
+    extra: dict[str, float] = field(default_factory=dict)

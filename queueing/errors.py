@@ -1,0 +1,56 @@
+"""What can go wrong between a producer, the queue and a consumer.
+
+QueueingError
+├── InvalidJobError        the job can never be accepted as it is (400)
+│   └── InvalidCursorError a resume position that no stream can have (400)
+├── UnknownJobError        no job of that id, or its retention has passed (404)
+├── IdempotencyConflictError  same key, different body (409)
+├── QueueFullError         the lane's backlog is at its bound; carries when to retry (503)
+├── QueueUnavailableError  the server is away, loading, out of memory or refuses writes (503)
+└── ServerUnsuitableError  the server runs, but its version or settings would lose jobs
+"""
+
+
+class QueueingError(Exception):
+    """Base of all errors that this package raises on purpose."""
+
+
+class InvalidJobError(QueueingError):
+    """A job that can never be accepted as it is; ``param`` names the field at fault."""
+
+    def __init__(self, message: str, *, param: str | None = None, code: str = "invalid_job") -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
+class InvalidCursorError(InvalidJobError):
+    """A resume cursor that is not ``<tokens>`` or ``<tokens>-<part>``."""
+
+
+class UnknownJobError(QueueingError):
+    """No job of that id exists, or its retention time has passed."""
+
+
+class IdempotencyConflictError(QueueingError):
+    """The idempotency key was used before with a different body."""
+
+
+class QueueFullError(QueueingError):
+    """The lane holds as many jobs as it may; try again after ``retry_after_seconds``."""
+
+    def __init__(self, message: str, *, retry_after_seconds: float) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class QueueUnavailableError(QueueingError):
+    """The server cannot take the call now; nothing was written in part."""
+
+    def __init__(self, message: str, *, retry_after_seconds: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class ServerUnsuitableError(QueueingError):
+    """The server's version or settings would lose jobs; the message says what to set."""

@@ -1,0 +1,146 @@
+"""The job contract: what a producer posts, validated where the outside world enters.
+
+The same model checks jobs from HTTP, from the client library and from raw Redis commands, so there is
+one set of rules. ``job_schema()`` exports it as JSON Schema for producers in other languages.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal, Self
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from headway.queueing.errors import InvalidJobError
+
+MAX_JOB_BYTES: Final = 1 << 20
+"""Largest accepted job body. A 128k-token prompt is about 600 kB of text; larger inputs belong in a file."""
+
+JOB_KEY_PATTERN: Final = r"^[A-Za-z0-9_\-]{1,64}$"
+TENANT_PATTERN: Final = r"^[A-Za-z0-9_.@\-]{1,64}$"
+MODEL_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9_.\-]*(/[A-Za-z0-9_.\-]+)?$"
+TRACEPARENT_PATTERN: Final = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
+
+
+class Priority(StrEnum):
+    """Class bands, served in this order (an aged job of a lower band goes first)."""
+
+    INTERACTIVE = "interactive"
+    STANDARD = "standard"
+    BATCH = "batch"
+
+
+class _Contract(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+
+
+class Message(_Contract):
+    """One turn of a conversation, as the model's chat template sees it."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str
+    name: Annotated[str, Field(max_length=64)] | None = None
+
+
+class SamplingParams(_Contract):
+    """How the next token is chosen. Defaults sample from the model's own distribution."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=0)] = 0
+    """Keep the k most likely tokens; 0 keeps all."""
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] = 1.0
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
+    """Counter-based by position, so a resumed answer continues the same draw. None: chosen at enqueue."""
+    stop: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=256)], ...], Field(max_length=16)] = ()
+    stop_token_ids: Annotated[tuple[TokenId, ...], Field(max_length=64)] = ()
+    max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    """None: as many as the model's context leaves."""
+    min_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    ignore_eos: bool = False
+    logit_bias: Annotated[dict[TokenId, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)] = Field(
+        default_factory=dict
+    )
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    """None: none. k: the chosen token's log-probability and those of the k most likely."""
+    n: Annotated[int, Field(ge=1, le=16)] = 1
+
+    @model_validator(mode="after")
+    def _min_fits_max(self) -> Self:
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ValueError("min_tokens must not exceed max_tokens")
+        return self
+
+
+class Job(_Contract):
+    """What a producer posts: exactly one of ``messages``, ``prompt`` or ``prompt_token_ids``."""
+
+    model: Annotated[str, Field(max_length=128, pattern=MODEL_PATTERN)]
+    messages: Annotated[tuple[Message, ...], Field(min_length=1, max_length=4096)] | None = None
+    prompt: Annotated[str, Field(min_length=1)] | None = None
+    prompt_token_ids: Annotated[tuple[TokenId, ...], Field(min_length=1)] | None = None
+    sampling: SamplingParams = SamplingParams()
+    tenant: Annotated[str, Field(pattern=TENANT_PATTERN)] = "default"
+    priority: Priority = Priority.STANDARD
+    deadline_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] | None = None
+    """Counted from acceptance, on the server's clock. Past it the job never starts, or stops with what it has."""
+    idempotency_key: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    on_disconnect: Literal["cancel", "detach"] = "cancel"
+    metadata: Annotated[
+        dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+    ] = Field(default_factory=dict)
+    traceparent: Annotated[str, Field(pattern=TRACEPARENT_PATTERN)] | None = None
+
+    @model_validator(mode="after")
+    def _one_input(self) -> Self:
+        given = [name for name in ("messages", "prompt", "prompt_token_ids") if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = "none" if not given else " and ".join(given)
+            raise ValueError(f"give exactly one of messages, prompt, prompt_token_ids (found {found})")
+        return self
+
+
+def job_schema() -> dict[str, Any]:
+    """The job contract as JSON Schema (draft 2020-12)."""
+    return Job.model_json_schema()
+
+
+def encode_job(job: Job) -> bytes:
+    """The body as stored under ``p:{lane}:<key>``; raises InvalidJobError over MAX_JOB_BYTES."""
+    body = orjson.dumps(job.model_dump(mode="json", exclude_defaults=True), option=orjson.OPT_NON_STR_KEYS)
+    check_job_size(len(body))
+    return body
+
+
+def decode_job(body: bytes) -> Job:
+    """Parse and validate a stored body; raises InvalidJobError that names the first field at fault."""
+    check_job_size(len(body))
+    try:
+        return Job.model_validate_json(body)
+    except ValidationError as error:
+        raise invalid_job(error) from None
+
+
+def check_job_size(size_bytes: int) -> None:
+    """Raise InvalidJobError when a body is larger than MAX_JOB_BYTES."""
+    if size_bytes > MAX_JOB_BYTES:
+        raise InvalidJobError(
+            f"the job is {size_bytes} bytes; the limit is {MAX_JOB_BYTES}. Shorten the prompt or split the work.",
+            code="job_too_large",
+        )
+
+
+def invalid_job(error: ValidationError) -> InvalidJobError:
+    """The first problem of a validation error, worded for whoever posted the job."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    param = ".".join(str(part) for part in first["loc"]) or None
+    message = re.sub(r"^Value error, ", "", first["msg"])
+    return InvalidJobError(f"{param}: {message}" if param else message, param=param)

@@ -1,0 +1,254 @@
+"""The queue as its users see it; RedisQueue and MemoryQueue both keep every promise written here.
+
+Producers call submit, read, result, cancel, status. Consumers (workers) call claim, emit, finish, renew,
+release, wait. Anyone may call reap. One contract suite (tests/contract) runs against every implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from headway.queueing.events import Cursor, EndEvent, JobResult, JobStatus, StreamEvent, TokenEvent
+from headway.queueing.messages import Job, Priority
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """The job's id, and whether this call created it (False: the idempotency key named an earlier one)."""
+
+    job_id: str
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A worker's right to run a job until its lease ends. ``token`` fences every write made under it."""
+
+    job_id: str
+    token: str
+    epoch: int
+    attempts: int
+    body: bytes
+    """The job as posted: not yet validated, since raw producers write it too."""
+    committed: tuple[TokenEvent, ...]
+    """What earlier owners published; the answer continues after the last of these tokens."""
+    seed: int
+    """Seed of the job's draws: the producer's, or one drawn when the job was accepted."""
+    created_ms: int
+    deadline_ms: int
+    now_ms: int
+    """The server's clock at the claim, so that a worker needs no synchronised clock of its own."""
+    cancel_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """New entries of one job under one claim. Cursors grow; a repeat of a committed one is ignored."""
+
+    job_id: str
+    token: str
+    entries: tuple[TokenEvent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The terminal event and the answer to keep. ``entries`` not yet emitted go in first, atomically."""
+
+    job_id: str
+    token: str
+    end: EndEvent
+    result: JobResult
+    entries: tuple[TokenEvent, ...] = ()
+    dead_letter: str | None = None
+    """A reason to also record the job in the dead-letter stream."""
+
+
+class Fenced(StrEnum):
+    """What became of a fenced call."""
+
+    OK = "ok"
+    CANCELLED = "cancelled"
+    """Written, and the job's owner wants it stopped: finish it with reason ``cancelled``."""
+    LOST = "lost"
+    """Not written: the claim is no longer ours. Drop the job without a word; its new owner speaks for it."""
+
+
+class Cancelled(StrEnum):
+    """What a cancel met."""
+
+    QUEUED = "queued"
+    """Ended at once."""
+    RUNNING = "running"
+    """Its worker was told; the terminal event follows within a step or two."""
+    FINISHED = "finished"
+    """Too late: it had ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wakeup:
+    """What ended a worker's wait: there may be work, and these of its jobs were cancelled meanwhile."""
+
+    may_have_work: bool
+    cancelled: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerCard:
+    """What a worker tells the fleet about itself with each heartbeat."""
+
+    worker_id: str
+    model: str
+    state: str
+    """starting | ready | draining."""
+    pid: int
+    host: str
+    version: str
+    max_model_len: int
+    max_running: int
+    running: int
+    waiting: int
+    kv_used_fraction: float
+    step_age_seconds: float
+    """Seconds since the engine last completed a step while it had work; 0 when idle."""
+    tokens_per_second: float
+    created_unix: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """Jobs whose lease had ended: put back in the queue, or given up after too many attempts."""
+
+    requeued: tuple[str, ...]
+    dead_lettered: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneDepth:
+    """How much waits and runs in one lane (model and shard)."""
+
+    queued: dict[Priority, int]
+    running: int
+    dead_letters: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """One entry of the dead-letter stream."""
+
+    entry_id: str
+    job_id: str
+    tenant: str
+    reason: str
+    attempts: int
+    committed_tokens: int
+
+
+class Queue(Protocol):
+    """Everything the rest of Headway asks of a queue. All clocks are the server's."""
+
+    # -- producers ------------------------------------------------------------------------------------
+
+    async def submit(self, job: Job, *, key: str | None = None) -> Submitted:
+        """Accept a job, durably and once.
+
+        ``key`` is the last part of the job id (a fresh ULID by default); a call repeated with the same key
+        is a no-op that returns ``created=False``. Raises InvalidJobError, IdempotencyConflictError,
+        QueueFullError, QueueUnavailableError.
+        """
+        ...
+
+    async def read(self, job_id: str, after: Cursor, *, wait_seconds: float) -> tuple[StreamEvent, ...]:
+        """The entries after a cursor, at most 256 of them; waits for the first one up to ``wait_seconds``.
+
+        Empty: nothing new yet. Once the token stream's own retention has passed, only START can still be
+        read: the kept answer as one TokenEvent per choice, then the EndEvent; any other cursor raises
+        UnknownJobError and says to fetch the result. Raises UnknownJobError.
+        """
+        ...
+
+    async def result(self, job_id: str) -> JobResult | None:
+        """The final answer, or None while the job is queued or running. Raises UnknownJobError."""
+        ...
+
+    async def cancel(self, job_id: str, reason: str) -> Cancelled:
+        """Ask for the end of a job. Raises UnknownJobError."""
+        ...
+
+    async def status(self, job_id: str) -> JobStatus:
+        """The job's record. Raises UnknownJobError."""
+        ...
+
+    # -- consumers ------------------------------------------------------------------------------------
+
+    async def claim(self, model: str, worker_id: str, room: int) -> tuple[Claim, ...]:
+        """Take up to ``room`` jobs: returned ones first, then by band; an aged lower band goes ahead.
+
+        A queue entry that names no job, a job whose body is gone, and a job past its deadline or cancelled while
+        it waited end here with their terminal event and are not returned.
+        """
+        ...
+
+    async def emit(self, emits: Sequence[Emit]) -> tuple[Fenced, ...]:
+        """Append to token streams, all in one round trip; one outcome per item, in order."""
+        ...
+
+    async def finish(self, finishes: Sequence[Finish]) -> tuple[Fenced, ...]:
+        """End jobs: last entries, terminal entry, answer, record and lease in one atomic call each."""
+        ...
+
+    async def renew(self, claims: Sequence[tuple[str, str]]) -> tuple[Fenced, ...]:
+        """Extend leases of ``(job id, token)`` pairs; the reply carries cancels and losses."""
+        ...
+
+    async def release(self, claims: Sequence[tuple[str, str]]) -> tuple[Fenced, ...]:
+        """Hand jobs back unfinished (drain): front of their band, attempts not counted."""
+        ...
+
+    async def wait(self, model: str, worker_id: str, *, for_work: bool, timeout_seconds: float) -> Wakeup:
+        """Sleep until a job may be claimable (if ``for_work``), a job of ours is cancelled, or time is up."""
+        ...
+
+    async def heartbeat(self, card: WorkerCard, *, ttl_seconds: float) -> None:
+        """Say that this worker lives; it is forgotten ``ttl_seconds`` after its last heartbeat."""
+        ...
+
+    async def farewell(self, worker_id: str) -> None:
+        """Remove a worker from the registry at the end of its drain."""
+        ...
+
+    # -- anyone ---------------------------------------------------------------------------------------
+
+    async def workers(self) -> tuple[WorkerCard, ...]:
+        """The workers that live now."""
+        ...
+
+    async def models(self) -> tuple[str, ...]:
+        """Every model that a worker has ever served here, alive or not."""
+        ...
+
+    async def reap(self, model: str) -> Reaped:
+        """Take back jobs whose lease has ended. Safe to call from any number of processes."""
+        ...
+
+    async def expire_worker(self, model: str, worker_id: str) -> int:
+        """End the leases of a worker known to be dead, so that its jobs move on at once; returns how many."""
+        ...
+
+    async def depth(self, model: str) -> LaneDepth:
+        """How many jobs wait and run."""
+        ...
+
+    async def dead_letters(self, model: str, limit: int = 100) -> tuple[DeadLetter, ...]:
+        """The newest entries of the dead-letter stream."""
+        ...
+
+    async def check_server(self) -> tuple[str, ...]:
+        """Prepare the server; returns warnings. Raises ServerUnsuitableError, QueueUnavailableError."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections. The queue itself keeps its contents."""
+        ...
