@@ -58,7 +58,7 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
-        """Ids of a text. Special tokens written in the text are recognised only in rendered templates."""
+        """Ids of a text; special tokens written out in it are recognised, as Hugging Face's tokenizers do."""
         ...
 
     def render_chat(self, messages: Sequence[dict[str, str]]) -> tuple[int, ...]:

@@ -150,7 +150,7 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """Committed by ``apply``: the token at ``index`` of the answer (0-based), and the end if this was the last.
+    """Committed by ``apply``: the token at ``index`` of the answer (0-based), and the end if it was the last.
 
     ``token_id`` None: the request ended without a new token (cancel, deadline, error).
     """
@@ -197,4 +197,4 @@ class EngineLoad:
     kv_blocks_used: int
     steps: int
     last_step_seconds: float
-    extra: dict[str, float] = field(default_factory=dict)
+    extra: dict[str, float] = field(default_factory=dict[str, float])

@@ -87,7 +87,10 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """New tokens of one choice. ``text`` may be empty while half a character or a possible stop string is held."""
+    """New tokens of one choice.
+
+    ``text`` may be empty while half a character or a possible stop string is held back.
+    """
 
     cursor: Cursor
     choice: int
@@ -122,7 +125,14 @@ class JobError:
 
 
 CALLERS_FAULT = frozenset(
-    {"invalid_job", "job_too_large", "context_length_exceeded", "invalid_token_id", "unsupported", "chat_template_error"}
+    {
+        "invalid_job",
+        "job_too_large",
+        "context_length_exceeded",
+        "invalid_token_id",
+        "unsupported",
+        "chat_template_error",
+    }
 )
 
 
@@ -171,7 +181,7 @@ class JobResult:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """What the job's record says. Times are the server's clock in milliseconds since the epoch; 0: not yet."""
+    """What a job's record says. Times are the server's clock in milliseconds since the epoch; 0: not yet."""
 
     job_id: str
     model: str
@@ -190,4 +200,4 @@ class JobStatus:
     reason: EndReason | None
     error: JobError | None
     on_disconnect: str = "cancel"
-    metadata: dict[str, str] = field(default_factory=dict)
+    metadata: dict[str, str] = field(default_factory=dict[str, str])

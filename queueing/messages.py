@@ -60,14 +60,16 @@ class SamplingParams(_Contract):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     """Counter-based by position, so a resumed answer continues the same draw. None: chosen at enqueue."""
-    stop: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=256)], ...], Field(max_length=16)] = ()
+    stop: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=256)], ...], Field(max_length=16)
+    ] = ()
     stop_token_ids: Annotated[tuple[TokenId, ...], Field(max_length=64)] = ()
     max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     """None: as many as the model's context leaves."""
     min_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     ignore_eos: bool = False
-    logit_bias: Annotated[dict[TokenId, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)] = Field(
-        default_factory=dict
+    logit_bias: Annotated[dict[TokenId, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)] = (
+        Field(default_factory=dict[int, float])
     )
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     """None: none. k: the chosen token's log-probability and those of the k most likely."""
@@ -91,17 +93,20 @@ class Job(_Contract):
     tenant: Annotated[str, Field(pattern=TENANT_PATTERN)] = "default"
     priority: Priority = Priority.STANDARD
     deadline_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] | None = None
-    """Counted from acceptance, on the server's clock. Past it the job never starts, or stops with what it has."""
+    """Counted from acceptance. Past it the job never starts, or stops with what it has."""
     idempotency_key: Annotated[str, Field(min_length=1, max_length=255)] | None = None
     on_disconnect: Literal["cancel", "detach"] = "cancel"
     metadata: Annotated[
-        dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
-    ] = Field(default_factory=dict)
+        dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
+        Field(max_length=16),
+    ] = Field(default_factory=dict[str, str])
     traceparent: Annotated[str, Field(pattern=TRACEPARENT_PATTERN)] | None = None
 
     @model_validator(mode="after")
     def _one_input(self) -> Self:
-        given = [name for name in ("messages", "prompt", "prompt_token_ids") if getattr(self, name) is not None]
+        given = [
+            name for name in ("messages", "prompt", "prompt_token_ids") if getattr(self, name) is not None
+        ]
         if len(given) != 1:
             found = "none" if not given else " and ".join(given)
             raise ValueError(f"give exactly one of messages, prompt, prompt_token_ids (found {found})")
@@ -133,7 +138,7 @@ def check_job_size(size_bytes: int) -> None:
     """Raise InvalidJobError when a body is larger than MAX_JOB_BYTES."""
     if size_bytes > MAX_JOB_BYTES:
         raise InvalidJobError(
-            f"the job is {size_bytes} bytes; the limit is {MAX_JOB_BYTES}. Shorten the prompt or split the work.",
+            f"the job is {size_bytes} bytes, the limit {MAX_JOB_BYTES}: shorten the prompt or split the work",
             code="job_too_large",
         )
 

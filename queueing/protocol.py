@@ -186,8 +186,8 @@ class Queue(Protocol):
     async def claim(self, model: str, worker_id: str, room: int) -> tuple[Claim, ...]:
         """Take up to ``room`` jobs: returned ones first, then by band; an aged lower band goes ahead.
 
-        A queue entry that names no job, a job whose body is gone, and a job past its deadline or cancelled while
-        it waited end here with their terminal event and are not returned.
+        A queue entry that names no job, a job whose body is gone, and a job past its deadline or cancelled
+        while it waited end here with their terminal event and are not returned.
         """
         ...
 
