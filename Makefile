@@ -1,0 +1,42 @@
+# Two commands do all the set-up: `make up` and `make test`. `make help` lists the rest.
+SHELL := /bin/bash
+PYTHON ?= python3
+export PYTHON
+BIN := .venv/bin
+
+.PHONY: help up setup dev test lint types check wheel-check format constraints clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+up: setup ## start the whole service: embedded server, gateway, one worker, a real model
+	@exec $(BIN)/headway up $(ARGS)
+
+setup: ## install what `make up` needs into .venv
+	@ops/setup run
+
+dev: ## install what tests, linters and type checkers need into .venv
+	@ops/setup dev
+
+test: dev ## run the tests
+	@$(BIN)/pytest $(ARGS)
+
+lint: dev ## ruff: format and rules
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check .
+
+types: dev ## mypy strict and pyright strict
+	@$(BIN)/mypy && $(BIN)/pyright
+
+wheel-check: dev ## build the wheel, compare its file list, use it as a bare client
+	@$(BIN)/python ops/wheel_check.py
+
+check: lint types test wheel-check ## everything that CI runs
+
+format: dev ## let ruff format and fix
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+constraints: dev ## write the installed versions to constraints.txt
+	@ops/write_constraints
+
+clean: ## remove the environment and all caches
+	rm -rf .venv build dist *.egg-info src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
