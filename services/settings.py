@@ -1,0 +1,127 @@
+"""How each process is set up: frozen values, filled by the command line and ``HEADWAY_…`` variables.
+
+Sizes are bytes, durations seconds. The defaults here are the defaults of the command line.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+DType = Literal["auto", "float32", "bfloat16"]
+LogFormat = Literal["auto", "json", "pretty"]
+
+DEFAULT_MODEL = "smollm2-135m"
+DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 8000
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """One worker process: ``run_worker(settings) -> int`` serves one model until SIGTERM drains it."""
+
+    redis_url: str = DEFAULT_REDIS_URL
+    model: str = DEFAULT_MODEL
+    """A built-in name, a folder, a GGUF file, a hub id, or ``scripted`` (the toy model for drills)."""
+    served_name: str | None = None
+    """The name under which jobs ask for the model; None: ``model`` itself, or a path's last part."""
+    dtype: DType = "auto"
+    worker_id: str = ""
+    """Empty: ``w-<host>-<pid>-<random>``."""
+    kv_cache_bytes: int | None = None
+    """None: sized from the memory that is free when the worker starts."""
+    max_sequences: int = 32
+    """Requests that one iteration may batch."""
+    max_batch_tokens: int = 512
+    """New tokens that one iteration may compute, prefill chunks included."""
+    threads: int | None = None
+    """CPU threads of the runner; None: the cores of this machine shared by its workers."""
+    policy: Literal["fcfs", "priority"] = "priority"
+    drain_seconds: float = 20.0
+    """On SIGTERM, how long running answers may still finish before they are handed back."""
+    metrics_port: int | None = None
+    """Prometheus metrics of this worker on this port; None: not served, 0: a free port."""
+    metrics_host: str = DEFAULT_HOST
+    log_format: LogFormat = "auto"
+    log_level: str = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """One gateway process: the HTTP side, on its own socket or on one that its parent opened."""
+
+    redis_url: str = DEFAULT_REDIS_URL
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_PORT
+    listen_fd: int | None = None
+    """An open listening socket handed down by the parent; ``host`` and ``port`` then only describe it."""
+    drain_seconds: float = 10.0
+    """On SIGTERM, how long open answers may still stream."""
+    log_format: LogFormat = "auto"
+    log_level: str = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class UpSettings:
+    """Everything that ``headway up`` starts on one machine."""
+
+    state_dir: Path
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_PORT
+    workers: int = 1
+    model: str = DEFAULT_MODEL
+    served_name: str | None = None
+    dtype: DType = "auto"
+    redis_url: str | None = None
+    """None: the embedded server, in the state dir."""
+    redis_port: int | None = None
+    """Opens the embedded server on 127.0.0.1 too; None: its unix socket only."""
+    redis_memory_bytes: int | None = None
+    """Bound of the embedded server's data set; None: an eighth of the memory, 64 MiB to 2 GiB."""
+    kv_cache_bytes: int | None = None
+    max_sequences: int = 32
+    max_batch_tokens: int = 512
+    threads: int | None = None
+    policy: Literal["fcfs", "priority"] = "priority"
+    drain_seconds: float = 10.0
+    log_level: str = "info"
+
+
+def default_state_dir() -> Path:
+    """``$XDG_STATE_HOME/headway``, or ``~/.local/state/headway``."""
+    base = os.environ.get("XDG_STATE_HOME", "")
+    # The XDG specification: a relative path is invalid and to be ignored.
+    root = Path(base) if os.path.isabs(base) else Path.home() / ".local" / "state"
+    return root / "headway"
+
+
+def new_worker_id(pid: int | None = None) -> str:
+    """``w-<host>-<pid>-<random>``: unique in the fleet, and readable in a log."""
+    host = socket.gethostname().split(".")[0][:32] or "host"
+    return f"w-{host}-{os.getpid() if pid is None else pid}-{secrets.token_hex(3)}"
+
+
+def shown(settings: WorkerSettings | GatewaySettings | UpSettings) -> dict[str, object]:
+    """The effective settings for a log line; a password inside a URL is masked."""
+    values: dict[str, object] = asdict(settings)
+    for name, value in values.items():
+        if name == "redis_url" and isinstance(value, str):
+            values[name] = mask_password(value)
+        elif isinstance(value, Path):
+            values[name] = str(value)
+    return values
+
+
+def mask_password(url: str) -> str:
+    """The URL with ``:password@`` replaced, for logs and messages."""
+    scheme, found, rest = url.partition("://")
+    credentials, at, place = rest.rpartition("@")
+    if not found or not at:
+        return url
+    user, colon, _ = credentials.partition(":")
+    return f"{scheme}://{user}{':***' if colon else ''}@{place}"
