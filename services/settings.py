@@ -49,6 +49,22 @@ class WorkerSettings:
     metrics_host: str = DEFAULT_HOST
     log_format: LogFormat = "auto"
     log_level: str = "info"
+    block_size: int = 16
+    """Tokens per KV block."""
+    max_model_len: int | None = None
+    """Tokens of prompt and answer together; None: what the model and the KV pool allow."""
+    device: str = "auto"
+    lease_seconds: float = 15.0
+    """A dead worker's jobs move on after this long at the latest; renewed every third of it."""
+    isolate_after_attempts: int = 2
+    """A job that took this many workers with it runs alone next time, so that it cannot take others along."""
+    unacknowledged_tokens: int = 512
+    """Per job, generated but not yet known to be in the queue: over it the job is held, the others go on."""
+    hung_after_seconds: float = 120.0
+    """A step that takes longer is taken for hung: the process ends and its jobs move on."""
+    start_timeout_seconds: float = 30.0
+    """How long to wait for the queue's server at the start."""
+    heartbeat_seconds: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

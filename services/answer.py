@@ -1,0 +1,160 @@
+"""A job's answer as its worker holds it: what is committed, what is written but unconfirmed, what is fresh.
+
+Per choice, over its token list, half-open:
+
+    [0, sealed)       in an entry whose cursor is fixed: committed, or in a write that may have happened
+    [sealed, len)     fresh: joins the next entry, however many steps it took
+
+Entries get their cursors when they are sealed for a write and never change after it: a write that timed out
+may have reached the server, so its retry must be the same entries. Until then fresh tokens coalesce, so that
+a slow server costs fewer, larger entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from headway.queueing.events import (
+    ChoiceEnd,
+    ChoiceResult,
+    Cursor,
+    EndEvent,
+    EndReason,
+    JobError,
+    JobResult,
+    TokenEvent,
+    TokenLogprob,
+    Usage,
+)
+
+_SEVERITY = (EndReason.STOP, EndReason.LENGTH, EndReason.CANCELLED, EndReason.DEADLINE, EndReason.ERROR)
+"""A job of several choices ends for the last of these that any choice ended for."""
+
+
+@dataclass(slots=True)
+class _Choice:
+    texts: list[str] = field(default_factory=list[str])
+    token_ids: list[int] = field(default_factory=list[int])
+    logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
+    finish_reason: EndReason | None = None
+    sealed_texts: int = 0
+    sealed_tokens: int = 0
+    sealed_logprobs: int = 0
+
+    def add(
+        self, text: str, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob], end: EndReason | None
+    ) -> None:
+        if text:
+            self.texts.append(text)
+        self.token_ids.extend(token_ids)
+        self.logprobs.extend(logprobs)
+        self.finish_reason = end
+
+    def seal(self) -> None:
+        self.sealed_texts = len(self.texts)
+        self.sealed_tokens = len(self.token_ids)
+        self.sealed_logprobs = len(self.logprobs)
+
+    @property
+    def has_fresh_tokens(self) -> bool:
+        return self.sealed_tokens < len(self.token_ids)
+
+    @property
+    def fresh_text(self) -> str:
+        return "".join(self.texts[self.sealed_texts :])
+
+
+class Answer:
+    """All choices of one job. Owned by the I/O loop; starts from what earlier owners committed."""
+
+    def __init__(self, choices: int, committed: Sequence[TokenEvent] = ()) -> None:
+        self._choices = [_Choice() for _ in range(choices)]
+        self._unwritten: list[TokenEvent] = []
+        for entry in committed:
+            self._choices[entry.choice].add(entry.text, entry.token_ids, entry.logprobs, entry.finish_reason)
+        for choice in self._choices:
+            choice.seal()
+        self._sealed_tokens = sum(choice.sealed_tokens for choice in self._choices)
+        self.resumed_tokens = self._sealed_tokens
+
+    def token_ids(self, choice: int) -> tuple[int, ...]:
+        """The tokens of a choice so far."""
+        return tuple(self._choices[choice].token_ids)
+
+    def finish_reason(self, choice: int) -> EndReason | None:
+        """Why a choice ended, or None while it runs."""
+        return self._choices[choice].finish_reason
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether every choice has ended."""
+        return all(choice.finish_reason is not None for choice in self._choices)
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens over all choices."""
+        return sum(len(choice.token_ids) for choice in self._choices)
+
+    def add(
+        self,
+        choice: int,
+        text: str,
+        token_ids: Sequence[int],
+        logprobs: Sequence[TokenLogprob] = (),
+        finish_reason: EndReason | None = None,
+    ) -> None:
+        """Take in what a step brought to one choice."""
+        self._choices[choice].add(text, token_ids, logprobs, finish_reason)
+
+    def cut(self, reason: EndReason) -> None:
+        """End every choice that still runs."""
+        for choice in self._choices:
+            if choice.finish_reason is None:
+                choice.finish_reason = reason
+
+    def seal(self) -> tuple[TokenEvent, ...]:
+        """Fix the fresh tokens into entries; returns all entries that no write has confirmed yet, in order."""
+        for index, choice in enumerate(self._choices):
+            if choice.has_fresh_tokens:
+                self._sealed_tokens += len(choice.token_ids) - choice.sealed_tokens
+                self._unwritten.append(
+                    TokenEvent(
+                        cursor=Cursor(self._sealed_tokens),
+                        choice=index,
+                        text=choice.fresh_text,
+                        token_ids=tuple(choice.token_ids[choice.sealed_tokens :]),
+                        logprobs=tuple(choice.logprobs[choice.sealed_logprobs :]),
+                        finish_reason=choice.finish_reason,
+                    )
+                )
+                choice.seal()
+        return tuple(self._unwritten)
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether a write has something to say."""
+        return bool(self._unwritten) or any(choice.has_fresh_tokens for choice in self._choices)
+
+    def confirm(self, entries: int) -> None:
+        """Forget the first ``entries`` sealed ones: they are in the queue."""
+        del self._unwritten[:entries]
+
+    def end(
+        self, job_id: str, prompt_tokens: int, error: JobError | None = None
+    ) -> tuple[EndEvent, JobResult]:
+        """The terminal event and the answer to keep; call ``cut`` and ``seal`` first."""
+        reasons = [choice.finish_reason or EndReason.ERROR for choice in self._choices]
+        reason = max(reasons, key=_SEVERITY.index, default=EndReason.ERROR)
+        usage = Usage(prompt_tokens=prompt_tokens, completion_tokens=self._sealed_tokens)
+        # Text that is still fresh has no new token to travel with: the end itself releases it.
+        ends = tuple(
+            ChoiceEnd(choice_reason, tail=choice.fresh_text)
+            for choice, choice_reason in zip(self._choices, reasons, strict=True)
+        )
+        results = tuple(
+            ChoiceResult("".join(c.texts), tuple(c.token_ids), choice_reason, tuple(c.logprobs))
+            for c, choice_reason in zip(self._choices, reasons, strict=True)
+        )
+        cursor = Cursor(self._sealed_tokens, 1)
+        return EndEvent(cursor, reason, ends, usage, error), JobResult(job_id, reason, results, usage, error)
