@@ -1,0 +1,165 @@
+"""One child process: tied to our life, in its own session, its output in a log file.
+
+Children never get the terminal's Ctrl-C: only the signals that we send. They die with us, even when we are
+killed with SIGKILL (see ``tether.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TETHER = Path(__file__).resolve().with_name("tether.py")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessMark:
+    """Names one process for good: ids are reused, an id with its start time is not."""
+
+    pid: int
+    start_ticks: int
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessMark | None:
+        """The mark of a living process; None when there is none (a zombie counts as dead)."""
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+        # The command's name may hold spaces and brackets; fields are counted after its last bracket.
+        fields = stat.rpartition(")")[2].split()
+        return None if fields[0] in "ZX" else cls(pid, int(fields[19]))
+
+    @property
+    def lives(self) -> bool:
+        """Whether exactly this process still runs."""
+        return ProcessMark.of(self.pid) == self
+
+
+class ChildProcess:
+    """A process that we started; await ``wait()`` for its exit code (negative: minus the signal)."""
+
+    def __init__(self, name: str, popen: subprocess.Popen[bytes], log_path: Path) -> None:
+        self.name = name
+        self.log_path = log_path
+        self.started = asyncio.get_running_loop().time()
+        self._popen = popen
+        self._exit = asyncio.get_running_loop().create_future()
+        self._pidfd = os.pidfd_open(popen.pid)
+        asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
+        mark = ProcessMark.of(popen.pid)
+        # Dead already: a mark that matches no living process.
+        self.mark = ProcessMark(popen.pid, -1) if mark is None else mark
+
+    @classmethod
+    def spawn(
+        cls,
+        name: str,
+        command: Sequence[str],
+        *,
+        log_path: Path,
+        pass_fds: Sequence[int] = (),
+        death_signal: signal.Signals = signal.SIGKILL,
+    ) -> ChildProcess:
+        """Start a command that gets ``death_signal`` when we die; its output is appended to the log."""
+        return cls._start(name, ["exec", *command], log_path, death_signal, pass_fds)
+
+    @classmethod
+    def adopt(
+        cls, name: str, mark: ProcessMark, *, log_path: Path, death_signal: signal.Signals = signal.SIGTERM
+    ) -> ChildProcess:
+        """Put a process that is not our child on a leash: our SIGTERM and our death reach it too."""
+        leashed = ["leash", str(mark.pid), str(mark.start_ticks)]
+        child = cls._start(name, leashed, log_path, death_signal)
+        child.mark = mark
+        return child
+
+    @classmethod
+    def _start(
+        cls,
+        name: str,
+        arguments: Sequence[str],
+        log_path: Path,
+        death_signal: signal.Signals,
+        pass_fds: Sequence[int] = (),
+    ) -> ChildProcess:
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("spawn from the main thread: the death signal follows the thread that forked")
+        tether = [sys.executable, "-I", "-S", str(TETHER), str(os.getpid()), str(int(death_signal))]
+        with open(log_path, "ab") as log:
+            popen = subprocess.Popen(
+                [*tether, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=tuple(pass_fds),
+                start_new_session=True,
+            )
+        return cls(name, popen, log_path)
+
+    def _reap(self) -> None:
+        code = self._popen.poll()
+        if code is None:
+            return
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        if not self._exit.done():
+            self._exit.set_result(code)
+
+    @property
+    def pid(self) -> int:
+        """The process's id; that of the adopted process, not of its leash."""
+        return self.mark.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has exited."""
+        return self._exit.done()
+
+    async def wait(self) -> int:
+        """Its exit code, once it has ended."""
+        return int(await asyncio.shield(self._exit))
+
+    def terminate(self) -> None:
+        """Ask it to stop."""
+        self._popen.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it and whatever it started, now."""
+        if self.has_ended:
+            return
+        if self.mark.pid != self._popen.pid and self.mark.lives:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.mark.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+
+    async def stop(self, timeout_seconds: float) -> bool:
+        """Ask it to stop, and kill it after the timeout; whether it went by itself."""
+        self.terminate()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self.wait()
+        except TimeoutError:
+            self.kill()
+            await self.wait()
+            return False
+        return True
+
+
+def describe_exit(code: int) -> str:
+    """An exit code in words: ``exit code 1`` or ``killed by SIGKILL``."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
