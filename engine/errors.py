@@ -4,7 +4,9 @@ EngineError
 ├── RequestError            one request is at fault; the engine lives on
 │   ├── ContextLengthError  prompt + answer can never fit the model's context or the KV pool
 │   ├── InvalidTokenError   a token id outside the vocabulary
+│   ├── ChatTemplateError   the model has no chat template, or it refuses these messages
 │   └── UnsupportedError    a feature that this model or runner does not have
+├── EngineFullError         no room to wait here now; the request itself is fine
 ├── ModelError              the model cannot be loaded: missing files, unknown architecture, damaged weights
 └── InvariantError          our own books do not balance; a bug, never the caller's fault
 """
@@ -32,10 +34,20 @@ class InvalidTokenError(RequestError):
     code = "invalid_token_id"
 
 
+class ChatTemplateError(RequestError):
+    """The model has no chat template, or its template refuses these messages."""
+
+    code = "chat_template_error"
+
+
 class UnsupportedError(RequestError):
     """A feature that this model or runner does not have."""
 
     code = "unsupported"
+
+
+class EngineFullError(EngineError):
+    """As many requests wait as may wait; give the request back to the queue and try later or elsewhere."""
 
 
 class ModelError(EngineError):

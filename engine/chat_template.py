@@ -1,0 +1,102 @@
+"""Chat templates: the Jinja text that comes with a model, rendered as transformers renders it.
+
+The template is the model provider's, the messages are a stranger's: the template runs in Jinja's immutable
+sandbox, and messages are plain strings, so neither reaches Python's objects.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from headway.engine.errors import ChatTemplateError
+
+
+class ChatTemplate:
+    """One compiled template; ``special_tokens`` (``bos_token``, …) are what the template may write by name.
+
+    A template that does not compile is reported when a chat is asked for: completions still work.
+    """
+
+    def __init__(
+        self,
+        source: str | None,
+        special_tokens: Mapping[str, str],
+        *,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        self._special_tokens = dict(special_tokens)
+        self._template: jinja2.Template | None = None
+        self._refusal = "this model has no chat template; use /v1/completions with a prompt instead"
+        if source is None:
+            return
+        try:
+            self._template = _environment(now).from_string(source)
+        except jinja2.TemplateError as error:
+            self._refusal = f"the model's chat template is broken ({error}); use /v1/completions instead"
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The prompt for these messages and the assistant's turn; ChatTemplateError when refused."""
+        if self._template is None:
+            raise ChatTemplateError(self._refusal)
+        conversation = [dict(message) for message in messages]
+        try:
+            return self._template.render(
+                messages=conversation,
+                tools=None,
+                documents=None,
+                add_generation_prompt=True,
+                **self._special_tokens,
+            )
+        except Exception as error:
+            # Template code meets a stranger's messages: whatever it trips over is about this request only.
+            raise ChatTemplateError(f"the model's chat template refuses these messages: {error}") from error
+
+
+def _environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda pattern: now().strftime(pattern)
+    return environment
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own filter escapes HTML, which models have not seen in training."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+class _Generation(Extension):
+    """``{% generation %}``: marks the assistant's words for training; here it only scopes its body."""
+
+    tags = {"generation"}  # noqa: RUF012 - the base class declares a set, not a ClassVar
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
+
+    def _body(self, caller: Callable[[], str]) -> str:
+        return caller()
