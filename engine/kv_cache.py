@@ -1,0 +1,51 @@
+"""The paged key-value cache: one pool of keys and one of values per layer, sized from a byte budget."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headway.engine.errors import ModelError
+from headway.engine.model_config import ModelConfig
+
+
+class KVCache:
+    """Pools of ``[blocks, kv_heads, block_size, head_dim]`` (why heads come first: ``kernels.kv_write``)."""
+
+    def __init__(
+        self, config: ModelConfig, *, block_count: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.block_count = block_count
+        self.block_size = block_size
+        shape = (config.layer_count, 2, block_count, config.kv_head_count, block_size, config.head_dim)
+        pools = _zeros(shape, dtype, device)
+        self.keys: tuple[Tensor, ...] = tuple(pools[layer, 0] for layer in range(config.layer_count))
+        self.values: tuple[Tensor, ...] = tuple(pools[layer, 1] for layer in range(config.layer_count))
+
+
+def block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
+    """Bytes of one block over all layers, keys and values."""
+    per_token = 2 * config.layer_count * config.kv_head_count * config.head_dim
+    return per_token * block_size * dtype.itemsize
+
+
+def block_count_within(config: ModelConfig, *, kv_cache_bytes: int, block_size: int, dtype: torch.dtype) -> int:
+    """Blocks that fit the budget; ModelError when not even two do (one answer needs a block and room to grow)."""
+    size = block_bytes(config, block_size, dtype)
+    count = kv_cache_bytes // size
+    if count < 2:
+        raise ModelError(
+            f"a KV cache of {kv_cache_bytes:,} bytes holds {count} blocks of {block_size} tokens ({size:,} bytes each); "
+            f"give it at least {2 * size:,} bytes"
+        )
+    return count
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    # calloc'ed pages are zero and become resident only when a block is first written; torch.zeros would touch them all.
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)

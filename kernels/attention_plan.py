@@ -1,0 +1,188 @@
+"""Who attends to what in one step: index and mask tensors, made once and shared by every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+SPLIT_COST_TILES = 64
+"""A group of decodes costs about as much overhead per layer as this many padded (sequence, block) pairs (measured)."""
+
+GROUP_BYTES = 16 << 20
+"""Most gathered keys of one group: half of a common 32 MB last-level cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class PagedSequence:
+    """One sequence's part of the packed batch: its last ``query_len`` of ``context_len`` tokens are new."""
+
+    query_start: int
+    query_len: int
+    context_len: int
+    table: NDArray[np.int64]
+    """Block of each ``block_size`` positions, at least up to ``context_len``."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeGroup:
+    """Consecutive sequences with one new token each, padded to the same number of blocks."""
+
+    query_start: int
+    count: int
+    tile_rows: Tensor
+    """[count · kv_heads · blocks] rows of the pool seen as [blocks · kv_heads, block_size · d]."""
+    mask: Tensor
+    """[count · kv_heads, 1, blocks · block_size], 0 where visible and −inf elsewhere, in the query's dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillSpan:
+    """One sequence with several new tokens."""
+
+    query_start: int
+    query_len: int
+    key_len: int
+    tile_rows: Tensor
+    mask: Tensor | None
+    """[query_len, key_len], 0 or −inf; None: plainly causal from position 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    """All sequences of a step, sorted into groups that run together."""
+
+    decodes: tuple[DecodeGroup, ...]
+    prefills: tuple[PrefillSpan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """What stays the same from step to step."""
+
+    kv_heads: int
+    head_dim: int
+    block_size: int
+    sliding_window: int | None
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of the keys of one block, all heads."""
+        return self.kv_heads * self.block_size * self.head_dim * self.dtype.itemsize
+
+
+def plan_attention(sequences: Sequence[PagedSequence], shape: AttentionShape) -> AttentionPlan:
+    """Group the sequences. Decodes run together where neighbours in ``sequences`` need about as many blocks."""
+    decodes: list[DecodeGroup] = []
+    prefills: list[PrefillSpan] = []
+    for run in _runs(sequences):
+        if run[0].query_len == 1:
+            decodes.extend(_decode_group(run[i:j], shape) for i, j in _split(_block_counts(run, shape), shape))
+        else:
+            prefills.append(_prefill_span(run[0], shape))
+    return AttentionPlan(tuple(decodes), tuple(prefills))
+
+
+def _runs(sequences: Sequence[PagedSequence]) -> Iterator[Sequence[PagedSequence]]:
+    """Maximal runs of neighbouring decodes; each prefill alone."""
+    start = 0
+    for index, sequence in enumerate(sequences):
+        if sequence.query_len != 1:
+            if start < index:
+                yield sequences[start:index]
+            yield sequences[index : index + 1]
+            start = index + 1
+    if start < len(sequences):
+        yield sequences[start:]
+
+
+def _first_block(position: int, shape: AttentionShape) -> int:
+    """First block that the token at ``position`` sees."""
+    if shape.sliding_window is None:
+        return 0
+    return max(0, position - shape.sliding_window + 1) // shape.block_size
+
+
+def _block_counts(run: Sequence[PagedSequence], shape: AttentionShape) -> NDArray[np.int64]:
+    return np.array(
+        [(s.context_len - 1) // shape.block_size + 1 - _first_block(s.context_len - 1, shape) for s in run]
+    )
+
+
+def _split(counts: NDArray[np.int64], shape: AttentionShape) -> Iterator[tuple[int, int]]:
+    """Half-open ranges of a run that pay for their own group; counts come sorted, largest first, to make them few."""
+    most = max(1, GROUP_BYTES // (shape.tile_bytes * int(counts.max())))
+    pending = [(0, len(counts))]
+    while pending:
+        start, end = pending.pop()
+        inside = counts[start:end]
+        gains = (int(inside.max()) - inside) * np.arange(end - start, 0, -1)
+        best = int(gains.argmax())
+        if best > 0 and gains[best] > SPLIT_COST_TILES:
+            pending += [(start + best, end), (start, start + best)]
+        else:
+            yield from ((i, min(i + most, end)) for i in range(start, end, most))
+
+
+def _decode_group(run: Sequence[PagedSequence], shape: AttentionShape) -> DecodeGroup:
+    counts = _block_counts(run, shape)
+    blocks = int(counts.max())
+    tables = np.empty((len(run), blocks), dtype=np.int64)
+    firsts = np.empty((len(run), 1), dtype=np.int64)
+    for row, (sequence, count) in enumerate(zip(run, counts, strict=True)):
+        first = _first_block(sequence.context_len - 1, shape)
+        tables[row, :count] = sequence.table[first : first + count]
+        # Padding repeats the sequence's own block: whatever a stranger's block holds cannot reach this answer.
+        tables[row, count:] = tables[row, count - 1]
+        firsts[row] = first * shape.block_size
+    positions = firsts + np.arange(blocks * shape.block_size)
+    contexts = np.array([[s.context_len] for s in run])
+    visible = positions < contexts
+    if shape.sliding_window is not None:
+        visible &= positions >= contexts - shape.sliding_window
+    mask = np.where(visible, np.float32(0), np.float32("-inf"))
+    return DecodeGroup(
+        query_start=run[0].query_start,
+        count=len(run),
+        tile_rows=_tile_rows(tables, shape),
+        mask=_tensor(mask, shape).to(shape.dtype).repeat_interleave(shape.kv_heads, dim=0).unsqueeze(1),
+    )
+
+
+def _prefill_span(sequence: PagedSequence, shape: AttentionShape) -> PrefillSpan:
+    start = sequence.context_len - sequence.query_len
+    first = _first_block(start, shape)
+    end = (sequence.context_len - 1) // shape.block_size + 1
+    key_len = sequence.context_len - first * shape.block_size
+    window = shape.sliding_window
+    mask = None
+    if start > 0 or (window is not None and window < sequence.context_len):
+        queries = np.arange(start, sequence.context_len)[:, None]
+        keys = np.arange(first * shape.block_size, sequence.context_len)[None, :]
+        visible = keys <= queries
+        if window is not None:
+            visible &= keys > queries - window
+        mask = _tensor(np.where(visible, np.float32(0), np.float32("-inf")), shape).to(shape.dtype)
+    return PrefillSpan(
+        query_start=sequence.query_start,
+        query_len=sequence.query_len,
+        key_len=key_len,
+        tile_rows=_tile_rows(sequence.table[None, first:end], shape),
+        mask=mask,
+    )
+
+
+def _tile_rows(tables: NDArray[np.int64], shape: AttentionShape) -> Tensor:
+    """Rows of (sequence, head, block), in that order, of the pool seen as [blocks · kv_heads, …]."""
+    heads = np.arange(shape.kv_heads)[None, :, None]
+    return _tensor((tables[:, None, :] * shape.kv_heads + heads).reshape(-1), shape)
+
+
+def _tensor(array: NDArray[np.int64] | NDArray[np.float32], shape: AttentionShape) -> Tensor:
+    return torch.from_numpy(array).to(shape.device)
