@@ -105,6 +105,9 @@ class UpSettings:
     threads: int | None = None
     policy: Literal["fcfs", "priority"] = "priority"
     drain_seconds: float = 10.0
+    """How long open answers may still finish at the first Ctrl-C, in the gateway and then in the workers."""
+    metrics_port: int | None = None
+    """The first worker's metrics port, the second's is one more; None: not served."""
     log_level: str = "info"
 
 
@@ -120,6 +123,16 @@ def new_worker_id(pid: int | None = None) -> str:
     """``w-<host>-<pid>-<random>``: unique in the fleet, and readable in a log."""
     host = socket.gethostname().split(".")[0][:32] or "host"
     return f"w-{host}-{os.getpid() if pid is None else pid}-{secrets.token_hex(3)}"
+
+
+def served_name(model: str, given: str | None = None) -> str:
+    """The name under which jobs ask for a model: as given, else the model itself or its path's last part."""
+    if given:
+        return given
+    path = Path(model).expanduser()
+    if model.startswith(("/", "./", "../", "~")) or model.endswith(".gguf") or path.exists():
+        return path.resolve().name.removesuffix(".gguf")
+    return model
 
 
 def shown(settings: WorkerSettings | GatewaySettings | UpSettings) -> dict[str, object]:
