@@ -39,7 +39,7 @@ class ChatTemplate:
         if source is None:
             return
         try:
-            self._template = _environment(now).from_string(source)
+            self._template = _environment().from_string(source, _functions(now))
         except jinja2.TemplateError as error:
             self._refusal = f"the model's chat template is broken ({error}); use /v1/completions instead"
 
@@ -61,14 +61,21 @@ class ChatTemplate:
             raise ChatTemplateError(f"the model's chat template refuses these messages: {error}") from error
 
 
-def _environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
+def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
     environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda pattern: now().strftime(pattern)
     return environment
+
+
+def _functions(now: Callable[[], datetime]) -> dict[str, object]:
+    """Functions that templates on the hub call."""
+
+    def strftime_now(pattern: str) -> str:
+        return now().strftime(pattern)
+
+    return {"raise_exception": _raise_exception, "strftime_now": strftime_now}
 
 
 def _to_json(

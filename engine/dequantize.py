@@ -30,7 +30,7 @@ def dequantize(raw: Tensor, kind: GGMLQuantizationType) -> Tensor:
         blocks = raw.reshape(-1, GGML_QUANT_SIZES[kind][1])
         return unpack(blocks).view(raw.shape[0], -1)
     try:
-        return torch.from_numpy(package_dequantize(raw.numpy(), kind))
+        return torch.as_tensor(package_dequantize(raw.numpy(), kind))
     except NotImplementedError:
         raise ModelError(
             f"quantization {kind.name} is not supported; requantize the model to Q8_0 or Q4_K"

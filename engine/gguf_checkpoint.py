@@ -109,7 +109,7 @@ def _row_bytes(entry: GgufTensor) -> torch.Tensor:
 
 
 def _split_halves(rows: torch.Tensor, heads: int) -> torch.Tensor:
-    """Undo llama.cpp's permutation: within a head, pairs (0, 1), (2, 3), … become halves (0, 2, …), (1, 3, …)."""
+    """Undo llama.cpp's permutation: in each head, rows 0, 1, 2, 3, … become 0, 2, …, then 1, 3, …."""
     width = rows.shape[1]
     return rows.view(heads, -1, 2, width).transpose(1, 2).reshape(-1, width)
 
@@ -124,7 +124,7 @@ def _rope_divisors(file: GgufFile) -> tuple[float, ...]:
     entry = file.tensors.get(_ROPE_FREQUENCIES)
     if entry is None:
         return ()
-    values: list[float] = _values(_row_bytes(entry), entry).flatten().tolist()
+    values = tuple(float(value) for value in _values(_row_bytes(entry), entry).flatten())
     if not all(value > 0 for value in values):
         raise ModelError(f"{file.path}: {_ROPE_FREQUENCIES} holds values that are not above zero")
-    return tuple(values)
+    return values

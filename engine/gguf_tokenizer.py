@@ -17,7 +17,7 @@ from headway.engine.errors import ModelError
 from headway.engine.gguf_config import CONTROL_TOKEN, eos_token_ids
 from headway.engine.gguf_file import GgufFile
 from headway.engine.model_fields import ModelFields
-from headway.engine.tokenizer import SPACE_MARK, SpecialIds, Spelling, TextTokenizer
+from headway.engine.tokenizer import SPACE_MARK, SpecialIds, Spelling, TextTokenizer, add_tokens
 
 _USER_DEFINED_TOKEN: Final = 4
 _PREFIX: Final = "tokenizer.ggml"
@@ -102,8 +102,8 @@ def tokenizer_from_gguf(file: GgufFile) -> TextTokenizer:
             )
     except (ValueError, OverflowError) as error:  # the library's complaints about merges and vocabulary
         raise ModelError(f"{file.path}: damaged tokenizer ({error}); fetch the file again") from error
-    backend.add_special_tokens(vocabulary.added(CONTROL_TOKEN, special=True))
-    backend.add_tokens(vocabulary.added(_USER_DEFINED_TOKEN, special=False))
+    add_tokens(backend, vocabulary.added(CONTROL_TOKEN, special=True))
+    add_tokens(backend, vocabulary.added(_USER_DEFINED_TOKEN, special=False))
     special_ids = SpecialIds(eos_token_ids(file), vocabulary.around(model))
     return TextTokenizer(backend, spelling, special_ids, vocabulary.chat_template())
 

@@ -25,7 +25,7 @@ _ROPE_TYPES: Final[Mapping[str, RopeScaling]] = {
 def config_from_hf(
     config: Mapping[str, object], generation: Mapping[str, object], *, source: str
 ) -> ModelConfig:
-    """Read ``config.json`` and ``generation_config.json``; ``source`` names the file in errors (ModelError)."""
+    """Read ``config.json`` and ``generation_config.json``; ModelError names ``source`` and the key."""
     fields = ModelFields(source, config)
     generation_fields = ModelFields(f"{source} (generation_config.json)", generation)
     architecture = _architecture(fields)

@@ -1,6 +1,6 @@
 """The shape of a model, read from its files: all that the runner must know besides the weights.
 
-Standard library only. Readers (``hf_config``, ``gguf_config``) build it and refuse what is not described here.
+Standard library only. ``hf_config`` and ``gguf_config`` build it and refuse what is not described here.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Architecture(StrEnum):
 class RopeScaling(StrEnum):
     """How rotary frequencies are stretched beyond the trained context.
 
-    Formulas as in Hugging Face's ``modeling_rope_utils``; ``DIVISORS`` is GGUF's ``rope_freqs.weight``, in which
-    llama.cpp stores the Llama 3 stretch already worked out: ``inverse_frequency[i] / divisors[i]``.
+    Formulas as in Hugging Face's ``modeling_rope_utils``; ``DIVISORS`` is GGUF's ``rope_freqs.weight``, in
+    which llama.cpp stores the Llama 3 stretch already worked out: ``inverse_frequency[i] / divisors[i]``.
     """
 
     NONE = "none"

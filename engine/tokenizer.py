@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Final
 
 import tokenizers
+from tokenizers import AddedToken
 
 from headway.engine.chat_template import ChatTemplate
 from headway.engine.errors import InvalidTokenError
@@ -143,6 +144,11 @@ def byte_alphabet() -> Mapping[str, int]:
 
 
 _BYTE_OF_CHARACTER: Final = byte_alphabet()
+
+
+def add_tokens(backend: tokenizers.Tokenizer, tokens: list[AddedToken]) -> None:
+    """Have tokens matched whole in any text; special ones by their own flag."""
+    backend.add_tokens(tokens)  # pyright: ignore[reportUnknownMemberType]  # the library's bare `list`
 
 
 def _tokens_by_id(backend: tokenizers.Tokenizer) -> list[str | None]:
