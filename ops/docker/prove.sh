@@ -29,6 +29,9 @@ suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
 work=$(mktemp -d)
 begun=$SECONDS
 compose=()
+# Long enough that a drain cannot just wait for the end.
+tokens=240
+export HEADWAY_DRAIN_SECONDS=2
 
 say() { printf '\n== %s\n' "$*"; }
 figure() { printf '   %-32s %s\n' "$1" "$2"; }
@@ -141,6 +144,73 @@ check_containers() {
         docker exec "$(container $service)" sh -c 'command -v gcc || command -v cc' && fail "$service holds a compiler"
     done
     ok "no compiler in the gateway's and the worker's image"
+}
+
+client() { python3 ops/docker/prove_client.py "$@"; }
+
+# One greedy answer without trouble; the later checks must give the same text.
+check_answer() {
+    local job
+    job=$(client post "$url" "$tokens")
+    figure "undisturbed" "$(client follow "$url" "$job" "$work/expected.txt")"
+    printf '   "%s…"\n' "$(head -c 200 "$work/expected.txt" | tr '\n' ' ')"
+}
+
+# expect_same NAME: the text just read is the undisturbed one.
+expect_same() {
+    cmp -s "$work/expected.txt" "$work/$1.txt" || fail "another text than undisturbed:
+$(diff "$work/expected.txt" "$work/$1.txt")"
+    ok "the same text as undisturbed, every token once"
+}
+
+# SIGKILL from outside, as the kernel does it when memory runs out; `docker kill` would count as a wish to stop.
+check_kill() {
+    local job pid
+    job=$(client post "$url" "$tokens")
+    pid=$(state worker Pid)
+    figure "killed" "$(client follow "$url" "$job" "$work/killed.txt" --at $((tokens / 4)) --run "kill -9 $pid")"
+    expect_same killed
+    [ "$(state worker Pid)" != "$pid" ] || fail "the worker was not killed"
+    await_health worker 60
+    ok "Docker restarted the worker ($(docker inspect --format '{{.RestartCount}}' "$(container worker)") time)"
+}
+
+# A stop hands back what cannot end within the drain; the next worker goes on from there.
+check_drain() {
+    local job start
+    job=$(client post "$url" "$tokens")
+    client follow "$url" "$job" "$work/drained.txt" --at $((tokens / 4)) --run "touch $work/now" >"$work/drained" &
+    local reader=$!
+    await_file "$work/now" 60
+    start=$(date +%s%N)
+    within 60 "${compose[@]}" stop worker
+    figure "docker compose stop took" "$((($(date +%s%N) - start) / 1000000)) ms, exit code $(state worker ExitCode)"
+    [ "$(state worker ExitCode)" != 137 ] || fail "the worker did not drain: it had to be killed"
+    within 60 "${compose[@]}" start worker
+    wait $reader || fail "the reader saw no good end"
+    figure "stopped and started" "$(cat "$work/drained")"
+    expect_same drained
+}
+
+# With no worker there, a job waits; the queue server goes and comes; the worker returns; the job is answered.
+check_queue_restart() {
+    local job
+    within 60 "${compose[@]}" stop worker
+    job=$(client post "$url" "$tokens")
+    sleep 1.5 # everysec: what was accepted over a second ago is on the disk
+    kill -9 "$(state valkey Pid)"
+    await_health valkey 60
+    within 60 "${compose[@]}" start worker
+    figure "waited" "$(client follow "$url" "$job" "$work/waited.txt")"
+    expect_same waited
+}
+
+await_file() {
+    local limit=$((SECONDS + $2))
+    until [ -e "$1" ]; do
+        [ $SECONDS -lt $limit ] || fail "no progress within $2 s"
+        sleep 0.1
+    done
 }
 
 finish() {

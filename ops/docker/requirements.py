@@ -1,6 +1,6 @@
 """Prints what Headway and the named extra depend on, one requirement a line: ``requirements.py worker``.
 
-Images install dependencies before our own wheel, so that a change of our code leaves the layer with torch alone.
+Images install dependencies before our own wheel, so a change of our code leaves the layer with torch alone.
 """
 
 from __future__ import annotations
