@@ -10,13 +10,20 @@ from torch import Tensor
 
 from headway.engine.errors import ModelError
 from headway.engine.model_config import ModelConfig
+from headway.kernels.host_arrays import to_device
 
 
 class KVCache:
     """Pools of ``[blocks, kv_heads, block_size, head_dim]`` (why heads come first: ``kernels.kv_write``)."""
 
     def __init__(
-        self, config: ModelConfig, *, block_count: int, block_size: int, dtype: torch.dtype, device: torch.device
+        self,
+        config: ModelConfig,
+        *,
+        block_count: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         self.block_count = block_count
         self.block_size = block_size
@@ -32,14 +39,16 @@ def block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int
     return per_token * block_size * dtype.itemsize
 
 
-def block_count_within(config: ModelConfig, *, kv_cache_bytes: int, block_size: int, dtype: torch.dtype) -> int:
-    """Blocks that fit the budget; ModelError when not even two do (one answer needs a block and room to grow)."""
+def block_count_within(
+    config: ModelConfig, *, kv_cache_bytes: int, block_size: int, dtype: torch.dtype
+) -> int:
+    """Blocks that fit the budget; ModelError when not even two do: one answer needs room to grow."""
     size = block_bytes(config, block_size, dtype)
     count = kv_cache_bytes // size
     if count < 2:
         raise ModelError(
-            f"a KV cache of {kv_cache_bytes:,} bytes holds {count} blocks of {block_size} tokens ({size:,} bytes each); "
-            f"give it at least {2 * size:,} bytes"
+            f"a KV cache of {kv_cache_bytes:,} bytes holds {count} blocks of {block_size} tokens "
+            f"({size:,} bytes each); give it at least {2 * size:,} bytes"
         )
     return count
 
@@ -47,5 +56,7 @@ def block_count_within(config: ModelConfig, *, kv_cache_bytes: int, block_size: 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    # calloc'ed pages are zero and become resident only when a block is first written; torch.zeros would touch them all.
-    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)
+    # calloc'ed pages are zero and become resident only when a block is first written; torch.zeros would
+    # touch them all.
+    pages = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
+    return to_device(pages, device).view(dtype).view(shape)

@@ -1,7 +1,8 @@
 """Matrix products with a weight that never changes: on a CPU, reordered once into oneDNN's blocked layout.
 
-Measured on two cores (GFLOP/s, bf16, 576 × 1536; plain → reordered): 46 → 84 at one row, 303 → 451 at 8, 613 → 768 at 32; in
-float32 an MLP takes half the time. Where this torch lacks the operators, the plain product gives the same values.
+Measured on two cores (GFLOP/s, bf16, 576 × 1536; plain → reordered): 46 → 84 at one row, 303 → 451 at 8, 613
+→ 768 at 32; in float32 an MLP takes half the time. Where this torch lacks the operators, the plain product
+gives the same values.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ class Linear:
 
 def _reordered_operators() -> tuple[Callable[[Tensor, int], Tensor], Callable[..., Tensor]] | None:
     """(reorder, product), or None where this build of torch has no oneDNN."""
-    if not torch.backends.mkldnn.is_available():
+    if not cast(Any, torch.backends.mkldnn).is_available():
         return None
-    # torch.ops is typed as returning Any-like packets; these two are what torch.compile emits for frozen weights.
+    # torch.ops is typed as returning Any-like packets; these two are what torch.compile emits for frozen
+    # weights.
     mkldnn = cast(Any, torch.ops.mkldnn)
     try:
-        return mkldnn._reorder_linear_weight.default, mkldnn._linear_pointwise.default  # noqa: SLF001
+        return mkldnn._reorder_linear_weight.default, mkldnn._linear_pointwise.default
     except AttributeError:
         return None

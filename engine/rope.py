@@ -1,7 +1,7 @@
 """Tables of cosines and signed sines for the rotary embedding, with the stretches that Hugging Face defines.
 
-Sources: ``modeling_rope_utils`` of transformers; LINEAR: position interpolation (arXiv 2306.15595); YARN: arXiv 2309.00071; LLAMA3:
-the Llama 3.1 report (arXiv 2407.21783) and its reference code.
+Sources: ``modeling_rope_utils`` of transformers; LINEAR: position interpolation (arXiv 2306.15595); YARN:
+arXiv 2309.00071; LLAMA3: the Llama 3.1 report (arXiv 2407.21783) and its reference code.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def rotary_tables(
     rope: RopeConfig, head_dim: int, positions: int, dtype: torch.dtype, device: torch.device
 ) -> RotaryTables:
     """Tables for positions ``[0, positions)``; angles in float32, as Hugging Face computes them."""
-    angles = torch.arange(positions, dtype=torch.float32)[:, None] * inverse_frequencies(rope, head_dim)[None, :]
+    angles = (
+        torch.arange(positions, dtype=torch.float32)[:, None] * inverse_frequencies(rope, head_dim)[None, :]
+    )
     cos, sin = angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
     return RotaryTables(
         cos=torch.cat((cos, cos), dim=-1).to(device=device, dtype=dtype),
@@ -50,7 +52,9 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
     if rope.scaling is RopeScaling.YARN:
         return _yarn(rope, head_dim)
     if len(rope.divisors) != head_dim // 2:
-        raise ModelError(f"rope_freqs holds {len(rope.divisors)} values where head_dim / 2 = {head_dim // 2} are needed")
+        raise ModelError(
+            f"rope_freqs holds {len(rope.divisors)} values where head_dim / 2 = {head_dim // 2} are needed"
+        )
     return plain / torch.tensor(rope.divisors, dtype=torch.float32)
 
 
@@ -68,10 +72,12 @@ def _llama3(plain: Tensor, rope: RopeConfig) -> Tensor:
 
 
 def _yarn(rope: RopeConfig, head_dim: int) -> Tensor:
-    """Pairs that turn more than beta_fast times in the trained context are kept, under beta_slow stretched."""
+    """Pairs that turn over beta_fast times in the trained context are kept, under beta_slow stretched."""
 
     def pair_turning(times: float) -> float:
-        return (head_dim * math.log(rope.original_max_position / (times * 2 * math.pi))) / (2 * math.log(rope.theta))
+        return (head_dim * math.log(rope.original_max_position / (times * 2 * math.pi))) / (
+            2 * math.log(rope.theta)
+        )
 
     low = max(math.floor(pair_turning(rope.beta_fast)), 0)
     high = min(math.ceil(pair_turning(rope.beta_slow)), head_dim - 1)

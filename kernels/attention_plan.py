@@ -10,8 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headway.kernels.host_arrays import to_device
+
 SPLIT_COST_TILES = 64
-"""A group of decodes costs about as much overhead per layer as this many padded (sequence, block) pairs (measured)."""
+"""Padded (sequence, block) pairs that cost as much per layer as one more group's overhead (measured)."""
 
 GROUP_BYTES = 16 << 20
 """Most gathered keys of one group: half of a common 32 MB last-level cache."""
@@ -37,7 +39,7 @@ class DecodeGroup:
     tile_rows: Tensor
     """[count · kv_heads · blocks] rows of the pool seen as [blocks · kv_heads, block_size · d]."""
     mask: Tensor
-    """[count · kv_heads, 1, blocks · block_size], 0 where visible and −inf elsewhere, in the query's dtype."""
+    """[count · kv_heads, 1, blocks · block_size], 0 where visible, else -inf, in the query's dtype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class PrefillSpan:
     key_len: int
     tile_rows: Tensor
     mask: Tensor | None
-    """[query_len, key_len], 0 or −inf; None: plainly causal from position 0."""
+    """[query_len, key_len], 0 or -inf; None: plainly causal from position 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +80,14 @@ class AttentionShape:
 
 
 def plan_attention(sequences: Sequence[PagedSequence], shape: AttentionShape) -> AttentionPlan:
-    """Group the sequences. Decodes run together where neighbours in ``sequences`` need about as many blocks."""
+    """Group the sequences: neighbouring decodes that need about as many blocks run together."""
     decodes: list[DecodeGroup] = []
     prefills: list[PrefillSpan] = []
     for run in _runs(sequences):
         if run[0].query_len == 1:
-            decodes.extend(_decode_group(run[i:j], shape) for i, j in _split(_block_counts(run, shape), shape))
+            decodes.extend(
+                _decode_group(run[i:j], shape) for i, j in _split(_block_counts(run, shape), shape)
+            )
         else:
             prefills.append(_prefill_span(run[0], shape))
     return AttentionPlan(tuple(decodes), tuple(prefills))
@@ -116,7 +120,7 @@ def _block_counts(run: Sequence[PagedSequence], shape: AttentionShape) -> NDArra
 
 
 def _split(counts: NDArray[np.int64], shape: AttentionShape) -> Iterator[tuple[int, int]]:
-    """Half-open ranges of a run that pay for their own group; counts come sorted, largest first, to make them few."""
+    """Half-open ranges of a run that pay for their own group; few when counts come largest first."""
     most = max(1, GROUP_BYTES // (shape.tile_bytes * int(counts.max())))
     pending = [(0, len(counts))]
     while pending:
@@ -138,7 +142,8 @@ def _decode_group(run: Sequence[PagedSequence], shape: AttentionShape) -> Decode
     for row, (sequence, count) in enumerate(zip(run, counts, strict=True)):
         first = _first_block(sequence.context_len - 1, shape)
         tables[row, :count] = sequence.table[first : first + count]
-        # Padding repeats the sequence's own block: whatever a stranger's block holds cannot reach this answer.
+        # Padding repeats the sequence's own block: whatever a stranger's block holds cannot reach this
+        # answer.
         tables[row, count:] = tables[row, count - 1]
         firsts[row] = first * shape.block_size
     positions = firsts + np.arange(blocks * shape.block_size)
@@ -185,4 +190,4 @@ def _tile_rows(tables: NDArray[np.int64], shape: AttentionShape) -> Tensor:
 
 
 def _tensor(array: NDArray[np.int64] | NDArray[np.float32], shape: AttentionShape) -> Tensor:
-    return torch.from_numpy(array).to(shape.device)
+    return to_device(array, shape.device)

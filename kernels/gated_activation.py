@@ -1,8 +1,8 @@
 """Gated activations of the Llama family's MLP (Shazeer, 2020, arXiv 2002.05202).
 
-    out[t, i] = act(gate_up[t, i]) · gate_up[t, i + n]       gate_up: [tokens, 2n], out: [tokens, n]
-    silu(x)      = x / (1 + e^−x)
-    gelu_tanh(x) = x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))
+out[t, i] = act(gate_up[t, i]) · gate_up[t, i + n]       gate_up: [tokens, 2n], out: [tokens, n]
+silu(x)      = x / (1 + e^−x)
+gelu_tanh(x) = x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))
 """
 
 from __future__ import annotations

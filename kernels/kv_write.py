@@ -1,9 +1,11 @@
 """Scatter new keys and values into the paged pools.
 
-    pool[block[t], h, offset[t], :] = new[t, h, :]     pool: [blocks, kv_heads, block_size, d], new: [tokens, kv_heads, d]
+    pool[block[t], h, offset[t], :] = new[t, h, :]     pool: [blocks, kv_heads, block_size, d], new: [tokens,
+    kv_heads, d]
 
-Head before offset: one (block, head) pair is then a contiguous [block_size, d] tile, so attention gathers whole tiles straight
-into [kv_heads, context, d], the layout that batched matrix products want (measured: 2 × the speed of tokens first on a CPU).
+Head before offset: one (block, head) pair is then a contiguous [block_size, d] tile, so attention gathers
+whole tiles straight into [kv_heads, context, d], the layout that batched matrix products want (measured: 2 ×
+the speed of tokens first on a CPU).
 
 A pool row is one (block, head, offset); ``pool_rows`` are computed once per step and serve every layer:
 

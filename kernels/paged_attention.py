@@ -6,12 +6,13 @@ For token t of a sequence, at position p(t), query head h, key head k(h) = h // 
     out[t, h]    = Σ_j softmax_j(scale · q[t, h] · K[j, k(h)]) · V[j, k(h)]         j over visible(t)
     K[j, k]      = key_pool[table[j // block_size], k, j % block_size]              V alike
 
-query, out: [tokens, query_heads, d]; pools: [blocks, kv_heads, block_size, d]. Softmax in float32. The pages are vLLM's
-(Kwon et al., SOSP'23); the packed mixed batch is Sarathi's (Agrawal et al., OSDI'24).
+query, out: [tokens, query_heads, d]; pools: [blocks, kv_heads, block_size, d]. Softmax in float32. The pages
+are vLLM's (Kwon et al., SOSP'23); the packed mixed batch is Sarathi's (Agrawal et al., OSDI'24).
 
-The CPU path gathers each sequence's tiles once per layer. Decodes of similar context run as one group of batched matrix products,
-prefill chunks one by one through ``scaled_dot_product_attention``. Measured on two cores, 9/3 heads of 64, bf16, 32 decodes
-at context 225, per layer: 0.31 ms, against 0.68 (padded gather + SDPA), 1.3 (SDPA per sequence) and 4.1 (SDPA, heads expanded).
+The CPU path gathers each sequence's tiles once per layer. Decodes of similar context run as one group of
+batched matrix products, prefill chunks one by one through ``scaled_dot_product_attention``. Measured on two
+cores, 9/3 heads of 64, bf16, 32 decodes at context 225, per layer: 0.31 ms, against 0.68 (padded gather +
+SDPA), 1.3 (SDPA per sequence) and 4.1 (SDPA, heads expanded).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from headway.kernels.attention_plan import AttentionPlan, DecodeGroup, PagedSequence, PrefillSpan
+from headway.kernels.host_arrays import to_device
 
 
 def paged_attention_reference(
@@ -38,9 +40,13 @@ def paged_attention_reference(
     out = torch.empty_like(query)
     group = query.shape[1] // key_pool.shape[1]
     for sequence in sequences:
-        table = torch.from_numpy(sequence.table)
+        table = to_device(sequence.table, query.device)
         keys, values = (
-            pool[table].transpose(1, 2).flatten(0, 1)[: sequence.context_len].float().repeat_interleave(group, dim=1)
+            pool[table]
+            .transpose(1, 2)
+            .flatten(0, 1)[: sequence.context_len]
+            .float()
+            .repeat_interleave(group, dim=1)
             for pool in (key_pool, value_pool)
         )  # [context, query_heads, d]
         rows = slice(sequence.query_start, sequence.query_start + sequence.query_len)
@@ -58,7 +64,7 @@ def paged_attention_reference(
 def paged_attention(
     query: Tensor, key_pool: Tensor, value_pool: Tensor, plan: AttentionPlan, *, scale: float
 ) -> Tensor:
-    """Attention output for every packed token; ``plan`` was made for these sequences and pools, once per step."""
+    """Attention output for every packed token; ``plan`` was made once per step for these pools."""
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     for decodes in plan.decodes:
         _attend_decodes(query, key_pool, value_pool, decodes, scale, out)

@@ -4,7 +4,8 @@
     residual'          = residual + x
     add_rms_norm       = rms_norm(residual'), residual'
 
-x, residual: [tokens, width] (or [..., width]); weight: [width]. The mean and the product run in float32 and are rounded once.
+x, residual: [tokens, width] (or [..., width]); weight: [width]. The mean and the product run in float32 and
+are rounded once.
 """
 
 from __future__ import annotations

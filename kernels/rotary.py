@@ -3,7 +3,8 @@
     y[t, h, i]        = x[t, h, i]        · cos[t, i] − x[t, h, i + d/2] · sin[t, i]      for i < d/2
     y[t, h, i + d/2]  = x[t, h, i + d/2]  · cos[t, i] + x[t, h, i]       · sin[t, i]
 
-x, y: [tokens, heads, d]. The tables repeat the d/2 angles over both halves and carry the minus sign in sin's first half:
+x, y: [tokens, heads, d]. The tables repeat the d/2 angles over both halves and carry the minus sign in sin's
+first half:
 
     y = x · cos + swap_halves(x) · signed_sin         cos, signed_sin: [tokens, 1, d], x's dtype
 """

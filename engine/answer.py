@@ -1,0 +1,79 @@
+"""What the runner remembers of one request between steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headway.engine.token_history import TokenHistory
+from headway.engine.values import Admitted, Chunk, RequestKey, Sampling
+from headway.kernels.host_arrays import as_float64
+from headway.kernels.philox import uniforms
+
+DRAWS_AHEAD = 64
+"""Uniforms computed at once: one vectorised call costs about as much as one draw."""
+
+
+class Answer:
+    """Sampling parameters, draws and token counts of one request; all follow from the plan alone."""
+
+    __slots__ = (
+        "_block_table",
+        "_draws",
+        "_draws_start",
+        "_prompt_tokens",
+        "_table",
+        "history",
+        "key",
+        "sampling",
+    )
+
+    def __init__(self, admitted: Admitted) -> None:
+        self.key: RequestKey = admitted.key
+        self.sampling: Sampling = admitted.sampling
+        self.history: TokenHistory | None = None
+        if has_penalties(admitted.sampling):
+            self.history = TokenHistory(admitted.prompt_token_ids, admitted.generated_token_ids)
+        self._prompt_tokens = len(admitted.prompt_token_ids)
+        self._block_table: tuple[int, ...] = ()
+        self._table: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self._draws: NDArray[np.float64] = np.empty(0)
+        self._draws_start = 0
+
+    def table(self, block_table: tuple[int, ...]) -> NDArray[np.int64]:
+        """The block table as an array, converted only when it grew."""
+        if block_table is not self._block_table:
+            self._block_table = block_table
+            self._table = np.array(block_table, dtype=np.int64)
+        return self._table
+
+    def index_after(self, chunk: Chunk) -> int:
+        """Position in the answer (0-based) of the token that the chunk's last logits choose."""
+        return chunk.start + len(chunk.token_ids) - self._prompt_tokens
+
+    def learn(self, chunk: Chunk) -> None:
+        """Count the answer's tokens that the chunk brings and that were not counted yet."""
+        if self.history is not None:
+            fresh = max(0, self.history.known_tokens - chunk.start)
+            self.history.append(chunk.token_ids[fresh:])
+
+    def uniform(self, index: int) -> float:
+        """The draw in [0, 1) for the token at ``index`` of the answer, by seed and index alone."""
+        ahead = index - self._draws_start
+        if not 0 <= ahead < len(self._draws):
+            positions = torch.arange(index, index + DRAWS_AHEAD)
+            seeds = torch.full_like(positions, signed_64(self.sampling.seed))
+            self._draws, self._draws_start, ahead = as_float64(uniforms(seeds, positions)), index, 0
+        return float(self._draws[ahead])
+
+
+def has_penalties(sampling: Sampling) -> bool:
+    """Whether any penalty changes logits."""
+    penalties = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty)
+    return penalties != (1.0, 0.0, 0.0)
+
+
+def signed_64(seed: int) -> int:
+    """The seed's low 64 bits as a signed integer, which is what an int64 tensor can hold."""
+    return ((seed + 2**63) % 2**64) - 2**63

@@ -1,0 +1,134 @@
+"""From logits to tokens for one step: each row by its own request's parameters, all rows in bulk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headway.engine.answer import Answer
+from headway.engine.values import Logprobs, Sampled
+from headway.kernels.host_arrays import float_list, float_rows, int_list, int_rows, to_device
+from headway.kernels.sampling import (
+    PenaltyEntries,
+    apply_penalties,
+    draw,
+    log_probabilities,
+    temper,
+    truncation,
+)
+
+SMALLEST_TEMPERATURE = 1e-5
+"""Below this only exact ties are still drawn; dividing by less would leave float32's range."""
+
+
+NO_TOKENS: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRow:
+    """One row of logits: whose it is, and which token of the answer it chooses (0-based)."""
+
+    answer: Answer
+    index: int
+
+
+class Sampler:
+    """Chooses one token per row, by the row's logits, parameters and index alone."""
+
+    def __init__(self, vocab_size: int, eos_token_ids: frozenset[int]) -> None:
+        self._vocab_size = vocab_size
+        self._eos_token_ids = eos_token_ids
+
+    def sample(self, logits: Tensor, rows: Sequence[SamplingRow]) -> tuple[Sampled, ...]:
+        """Tokens for ``logits`` [rows, vocab] float32, which are adjusted in place."""
+        self._penalise(logits, rows)
+        self._bias(logits, rows)
+        chosen = self._choose(logits, rows)
+        logprobs = self._logprobs(logits, rows, chosen)
+        return tuple(
+            Sampled(row.answer.key, token, logprobs.get(i))
+            for i, (row, token) in enumerate(zip(rows, int_list(chosen), strict=True))
+        )
+
+    def _penalise(self, logits: Tensor, rows: Sequence[SamplingRow]) -> None:
+        penalised = [(i, row.answer, row.answer.history) for i, row in enumerate(rows) if row.answer.history]
+        if not penalised:
+            return
+        sizes = [len(history.tokens) for _, _, history in penalised]
+
+        def spread(values: Sequence[float]) -> Tensor:
+            return to_device(np.repeat(np.array(values, dtype=np.float32), sizes), logits.device)
+
+        samplings = [answer.sampling for _, answer, _ in penalised]
+        rows_of = np.repeat(np.array([i for i, _, _ in penalised]), sizes)
+        tokens = np.concatenate([history.tokens for _, _, history in penalised])
+        counts = np.concatenate([history.answer_counts for _, _, history in penalised])
+        entries = PenaltyEntries(
+            rows=to_device(rows_of, logits.device),
+            tokens=to_device(tokens, logits.device),
+            answer_counts=to_device(counts, logits.device),
+            repetition=spread([s.repetition_penalty for s in samplings]),
+            presence=spread([s.presence_penalty for s in samplings]),
+            frequency=spread([s.frequency_penalty for s in samplings]),
+        )
+        apply_penalties(logits, entries)
+
+    def _bias(self, logits: Tensor, rows: Sequence[SamplingRow]) -> None:
+        """Add logit_bias; forbid the tokens that end an answer while it is shorter than min_tokens."""
+        changes: list[tuple[int, int, float]] = []
+        for i, row in enumerate(rows):
+            sampling = row.answer.sampling
+            changes += [
+                (i, token, bias) for token, bias in sampling.logit_bias if 0 <= token < self._vocab_size
+            ]
+            if row.index < sampling.min_tokens:
+                ends = sampling.stop_token_ids | (NO_TOKENS if sampling.ignore_eos else self._eos_token_ids)
+                changes += [(i, token, float("-inf")) for token in ends if 0 <= token < self._vocab_size]
+        if changes:
+            row_ids, tokens, values = zip(*changes, strict=True)
+            where = (torch.tensor(row_ids, device=logits.device), torch.tensor(tokens, device=logits.device))
+            logits.index_put_(where, torch.tensor(values, device=logits.device), accumulate=True)
+
+    def _choose(self, logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
+        drawn = [i for i, row in enumerate(rows) if not row.answer.sampling.is_greedy]
+        if not drawn:
+            return logits.argmax(dim=-1)
+        if len(drawn) == len(rows):
+            return _draw(logits, rows)
+        chosen = logits.argmax(dim=-1)
+        where = torch.tensor(drawn, device=logits.device)
+        chosen[where] = _draw(logits[where], [rows[i] for i in drawn])
+        return chosen
+
+    def _logprobs(self, logits: Tensor, rows: Sequence[SamplingRow], chosen: Tensor) -> dict[int, Logprobs]:
+        wanted = {i: k for i, row in enumerate(rows) if (k := row.answer.sampling.logprobs) is not None}
+        if not wanted:
+            return {}
+        where = torch.tensor(list(wanted), device=logits.device)
+        picked, values, ids = log_probabilities(logits[where], chosen[where], max(wanted.values()))
+        best = zip(float_list(picked), float_rows(values), int_rows(ids), strict=True)
+        return {
+            i: Logprobs(own, tuple(zip(top_ids[:k], top_values[:k], strict=True)))
+            for (i, k), (own, top_values, top_ids) in zip(wanted.items(), best, strict=True)
+        }
+
+
+def _draw(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
+    samplings = [row.answer.sampling for row in rows]
+    device = logits.device
+    temperatures = torch.tensor([max(s.temperature, SMALLEST_TEMPERATURE) for s in samplings], device=device)
+    uniforms = [row.answer.uniform(row.index) for row in rows]
+    tempered = temper(logits, temperatures)
+    thresholds = None
+    if any(s.top_k > 0 or s.top_p < 1.0 or s.min_p > 0.0 for s in samplings):
+        thresholds = truncation(
+            tempered,
+            top_k=torch.tensor([s.top_k for s in samplings], device=device),
+            top_p=torch.tensor([s.top_p for s in samplings], device=device),
+            min_p=torch.tensor([s.min_p for s in samplings], device=device),
+        )
+    return draw(tempered, thresholds, torch.tensor(uniforms, dtype=torch.float64, device=device))

@@ -1,0 +1,201 @@
+"""Runs plans on a torch device: packs chunks, runs the model, samples, remembers what requests asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headway.engine.answer import Answer
+from headway.engine.checkpoint import Checkpoint
+from headway.engine.compute_dtype import compute_dtype
+from headway.engine.errors import InvariantError, ModelError
+from headway.engine.kv_cache import KVCache, block_bytes, block_count_within
+from headway.engine.model_config import ModelConfig
+from headway.engine.rope import rotary_tables
+from headway.engine.sampler import Sampler, SamplingRow
+from headway.engine.step_inputs import StepInputs, pack
+from headway.engine.torch_model import TorchModel
+from headway.engine.torch_weights import load_weights, weight_bytes
+from headway.engine.values import Admitted, Chunk, RequestKey, Sampled, StepPlan, StepResult
+from headway.engine.warm_up import warm_up
+from headway.kernels.attention_plan import AttentionShape
+
+
+class TorchRunner:
+    """A ``Runner`` for one model on one device. Single-threaded; ``load`` makes one."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        model: TorchModel,
+        cache: KVCache,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        max_model_len: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._model = model
+        self._cache = cache
+        self._max_model_len = max_model_len
+        self._clock = clock
+        self._vocab_size = config.vocab_size
+        self._eos_token_ids = config.eos_token_ids
+        self._sampler = Sampler(config.vocab_size, config.eos_token_ids)
+        self._answers: dict[str, Answer] = {}
+        self._shape = AttentionShape(
+            kv_heads=config.kv_head_count,
+            head_dim=config.head_dim,
+            block_size=cache.block_size,
+            sliding_window=config.sliding_window,
+            dtype=dtype,
+            device=device,
+        )
+
+    @classmethod
+    def load(
+        cls,
+        checkpoint: Checkpoint,
+        *,
+        kv_cache_bytes: int,
+        dtype: str = "auto",
+        device: str = "cpu",
+        block_size: int = 16,
+        threads: int | None = None,
+        max_model_len: int | None = None,
+        available_bytes: int | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> TorchRunner:
+        """Load, lay out and warm up a model.
+
+        ``max_model_len`` lowers the model's own limit. ``available_bytes``: memory that may be taken on the
+        device; None: do not check. ``threads``: torch's for this process; None: as they are. Raises
+        ModelError, saying what to change.
+        """
+        if threads is not None:
+            torch.set_num_threads(threads)
+        config, place = checkpoint.config, torch.device(device)
+        number = compute_dtype(dtype, place, torch.cpu.get_capabilities())
+        blocks = block_count_within(
+            config, kv_cache_bytes=kv_cache_bytes, block_size=block_size, dtype=number
+        )
+        _check_memory(config, number, blocks * block_bytes(config, block_size, number), available_bytes)
+        limit = min(config.max_position, max_model_len or config.max_position, blocks * block_size)
+        with torch.inference_mode():
+            tables = rotary_tables(config.rope, config.head_dim, limit, number, place)
+            model = TorchModel(config, load_weights(checkpoint, number, place), tables)
+            cache = KVCache(config, block_count=blocks, block_size=block_size, dtype=number, device=place)
+        runner = cls(config, model, cache, dtype=number, device=place, max_model_len=limit, clock=clock)
+        warm_up(runner)
+        return runner
+
+    @property
+    def block_count(self) -> int:
+        """KV blocks in the pool."""
+        return self._cache.block_count
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per KV block."""
+        return self._cache.block_size
+
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens (prompt + answer) of one request, by the model, the caller's limit and the pool."""
+        return self._max_model_len
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below this."""
+        return self._vocab_size
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Tokens that end an answer unless ``ignore_eos``."""
+        return self._eos_token_ids
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number format of weights, activations and KV."""
+        return self._shape.dtype
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one step to its end. InvariantError: a chunk that no honest plan holds; nothing ran then."""
+        started = self._clock()
+        self._update(plan.released, plan.admitted)
+        answers = [self._answer(chunk) for chunk in plan.chunks]
+        for answer, chunk in zip(answers, plan.chunks, strict=True):
+            answer.learn(chunk)
+        rows = [
+            SamplingRow(a, a.index_after(c)) for a, c in zip(answers, plan.chunks, strict=True) if c.samples
+        ]
+        sampled: tuple[Sampled, ...] = ()
+        if plan.chunks:
+            logits = self._model.forward(self._pack(plan.chunks, answers), self._cache)
+            sampled = self._sampler.sample(logits, rows) if rows else ()
+        return StepResult(plan.step, sampled, self._clock() - started)
+
+    @torch.inference_mode()
+    def logits(self, plan: StepPlan) -> Tensor:
+        """Run one step; return the raw logits [new tokens, vocab] of every new token, in the plan's order."""
+        self._update(plan.released, plan.admitted)
+        answers = [self._answer(chunk) for chunk in plan.chunks]
+        return self._model.forward(self._pack(plan.chunks, answers, all_logits=True), self._cache)
+
+    def _update(self, released: Sequence[RequestKey], admitted: Sequence[Admitted]) -> None:
+        for key in released:
+            answer = self._answers.get(key.request_id)
+            if answer is not None and answer.key == key:
+                del self._answers[key.request_id]
+        for newcomer in admitted:
+            self._answers[newcomer.key.request_id] = Answer(newcomer)
+
+    def _answer(self, chunk: Chunk) -> Answer:
+        answer = self._answers.get(chunk.key.request_id)
+        if answer is None or answer.key != chunk.key:
+            raise InvariantError(f"{chunk.key} runs in a plan, but was never admitted or is released")
+        end = chunk.start + len(chunk.token_ids)
+        if not chunk.token_ids or end > self._max_model_len or end > len(chunk.block_table) * self.block_size:
+            raise InvariantError(
+                f"{chunk.key}: a chunk of {len(chunk.token_ids)} tokens ends at {end}; it must hold a token, "
+                f"end within {self._max_model_len} and within its {len(chunk.block_table)} blocks"
+            )
+        return answer
+
+    def _pack(
+        self, chunks: Sequence[Chunk], answers: Sequence[Answer], *, all_logits: bool = False
+    ) -> StepInputs:
+        tables: list[NDArray[np.int64]] = [
+            answer.table(chunk.block_table) for answer, chunk in zip(answers, chunks, strict=True)
+        ]
+        return pack(chunks, tables, self._shape, all_logits=all_logits)
+
+
+def _check_memory(
+    config: ModelConfig, dtype: torch.dtype, kv_bytes: int, available_bytes: int | None
+) -> None:
+    """ModelError when weights and KV cannot fit."""
+    if available_bytes is None:
+        return
+    weights = weight_bytes(config, dtype)
+    if weights + kv_bytes > available_bytes:
+        smaller = " or choose bfloat16 (--dtype bfloat16)" if dtype == torch.float32 else ""
+        raise ModelError(
+            f"not enough memory: weights take {_gib(weights)} in {str(dtype).removeprefix('torch.')} and "
+            f"the KV cache {_gib(kv_bytes)}, but {_gib(available_bytes)} are free; "
+            + (
+                f"lower the KV cache to {_gib(available_bytes - weights)} or less{smaller}"
+                if weights < available_bytes
+                else f"use a smaller model{smaller}, or free memory"
+            )
+        )
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB"

@@ -1,0 +1,73 @@
+"""From a checkpoint's tensors to weights ready to multiply, layer by layer: the peak stays near one copy."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from headway.engine.checkpoint import Checkpoint
+from headway.engine.errors import ModelError
+from headway.engine.linear import Linear
+from headway.engine.model_config import ModelConfig
+from headway.engine.torch_model import DecoderLayer, ModelWeights
+from headway.engine.weight_shapes import weight_shapes
+
+ACTIVATIONS = frozenset({"silu", "gelu_tanh"})
+
+
+def load_weights(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> ModelWeights:
+    """Read, convert, fuse and lay out every weight. ModelError: missing, damaged or not supported."""
+    config = checkpoint.config
+    if config.activation not in ACTIVATIONS:
+        raise ModelError(
+            f"activation {config.activation!r} is not supported; known: {', '.join(sorted(ACTIVATIONS))}"
+        )
+    reader = _Reader(checkpoint, dtype, device)
+    embedding = reader.tensor("model.embed_tokens.weight")
+    head = Linear(embedding if config.tied_embeddings else reader.tensor("lm_head.weight"))
+    layers = tuple(_layer(reader, config, f"model.layers.{index}") for index in range(config.layer_count))
+    return ModelWeights(embedding, layers, reader.tensor("model.norm.weight"), head)
+
+
+def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Bytes that the loaded weights take; a tied head has its own copy, since its layout differs."""
+    count = sum(math.prod(shape) for shape in weight_shapes(config).values())
+    if config.tied_embeddings:
+        count += config.vocab_size * config.hidden_size
+    return count * dtype.itemsize
+
+
+def _layer(reader: _Reader, config: ModelConfig, name: str) -> DecoderLayer:
+    attention, mlp = f"{name}.self_attn", f"{name}.mlp"
+    projections = [f"{attention}.{letter}_proj" for letter in "qkv"]
+    return DecoderLayer(
+        attention_norm=reader.tensor(f"{name}.input_layernorm.weight"),
+        qkv=reader.linear(projections, has_bias=config.qkv_bias),
+        query_norm=reader.tensor(f"{attention}.q_norm.weight") if config.qk_norm else None,
+        key_norm=reader.tensor(f"{attention}.k_norm.weight") if config.qk_norm else None,
+        output=reader.linear([f"{attention}.o_proj"], has_bias=config.output_bias),
+        mlp_norm=reader.tensor(f"{name}.post_attention_layernorm.weight"),
+        gate_up=reader.linear([f"{mlp}.gate_proj", f"{mlp}.up_proj"], has_bias=config.mlp_bias),
+        down=reader.linear([f"{mlp}.down_proj"], has_bias=config.mlp_bias),
+    )
+
+
+class _Reader:
+    """Tensors of one checkpoint in one dtype on one device."""
+
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> None:
+        self._checkpoint = checkpoint
+        self._dtype = dtype
+        self._device = device
+
+    def tensor(self, name: str) -> Tensor:
+        """A copy: a mapped file may be replaced while we run."""
+        return self._checkpoint.tensor(name).to(self._device, self._dtype, copy=True)
+
+    def linear(self, names: list[str], *, has_bias: bool) -> Linear:
+        """Projections fused along their outputs."""
+        weight = torch.cat([self._checkpoint.tensor(f"{name}.weight").to(self._dtype) for name in names])
+        bias = torch.cat([self.tensor(f"{name}.bias") for name in names]) if has_bias else None
+        return Linear(weight.to(self._device), bias)
