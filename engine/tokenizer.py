@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Final
 
 import tokenizers
 from tokenizers import AddedToken
 
 from headway.engine.chat_template import ChatTemplate
-from headway.engine.errors import InvalidTokenError
+from headway.engine.errors import InvalidTokenError, ModelError, RequestError
 
 SPACE_MARK: Final = "▁"  # SentencePiece's stand-in for a space
 
@@ -37,7 +39,11 @@ class SpecialIds:
 
 
 class TextTokenizer:
-    """Implements the engine's Tokenizer; ids are those of transformers' fast tokenizer for the same files."""
+    """Implements the engine's Tokenizer; ids are those of transformers' fast tokenizer for the same files.
+
+    ``vocab_size`` is the model's, which often has more rows than the vocabulary has tokens: an id without a
+    token has no bytes.
+    """
 
     def __init__(
         self,
@@ -45,11 +51,13 @@ class TextTokenizer:
         spelling: Spelling,
         special_ids: SpecialIds,
         chat_template: ChatTemplate,
+        *,
+        vocab_size: int,
     ) -> None:
         self._backend = backend
         self._special_ids = special_ids
         self._chat_template = chat_template
-        self._tokens = _tokens_by_id(backend)
+        self._tokens = _tokens_by_id(backend, vocab_size)
         self._bytes = _TokenBytes(spelling, backend)
 
     @property
@@ -65,7 +73,13 @@ class TextTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
         """Ids of a text; special tokens written out in it are recognised."""
         around = self._special_ids.around
-        ids = self._backend.encode(text, add_special_tokens=add_special_tokens and around is None).ids
+        try:
+            ids = self._backend.encode(text, add_special_tokens=add_special_tokens and around is None).ids
+        except TypeError:
+            # The library takes only what has a UTF-8 form.
+            raise RequestError(
+                "the text holds half a character (a lone surrogate); send valid Unicode"
+            ) from None
         if not add_special_tokens or around is None:
             return tuple(ids)
         prefix, suffix = around
@@ -122,14 +136,14 @@ class _TokenBytes:
             return _byte_level_bytes(token)
         if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
             return bytes.fromhex(token[3:5])
-        return token.replace(SPACE_MARK, " ").encode("utf-8", "surrogateescape")
+        return token.replace(SPACE_MARK, " ").encode()
 
 
 def _byte_level_bytes(token: str) -> bytes:
     try:
         return bytes([_BYTE_OF_CHARACTER[character] for character in token])
     except KeyError:
-        return token.encode("utf-8", "surrogateescape")  # not in the alphabet: written as plain text
+        return token.encode()  # not in the alphabet: written as plain text
 
 
 def byte_alphabet() -> Mapping[str, int]:
@@ -146,15 +160,30 @@ def byte_alphabet() -> Mapping[str, int]:
 _BYTE_OF_CHARACTER: Final = byte_alphabet()
 
 
+@contextmanager
+def damaged_tokenizer(path: Path) -> Generator[None]:
+    """Turn the library's complaints about a file's tables into ModelError.
+
+    It raises bare Exception for most of them, and a Rust panic, which is no Exception, for some merges.
+    """
+    try:
+        yield
+    except (ModelError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ModelError(f"{path}: the tokenizer is damaged ({reason}); fetch the file again") from error
+
+
 def add_tokens(backend: tokenizers.Tokenizer, tokens: list[AddedToken]) -> None:
     """Have tokens matched whole in any text; special ones by their own flag."""
     backend.add_tokens(tokens)  # pyright: ignore[reportUnknownMemberType]  # the library's bare `list`
 
 
-def _tokens_by_id(backend: tokenizers.Tokenizer) -> list[str | None]:
+def _tokens_by_id(backend: tokenizers.Tokenizer, vocab_size: int) -> list[str | None]:
     """Tokens by id; ids that the vocabulary skips hold None."""
     vocabulary = backend.get_vocab(with_added_tokens=True)
-    tokens: list[str | None] = [None] * (1 + max(vocabulary.values(), default=-1))
+    tokens: list[str | None] = [None] * max(vocab_size, 1 + max(vocabulary.values(), default=-1))
     for token, token_id in vocabulary.items():
         tokens[token_id] = token
     return tokens
