@@ -184,6 +184,8 @@ class Output:
     logprobs: tuple[TextLogprobs, ...] = ()
     finish_reason: FinishReason | None = None
     error_message: str | None = None
+    tail: str = ""
+    """The end of ``text`` that was held back until now and is released by the end itself, not by a token."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,127 @@
+"""The engine: one synchronous loop body that turns requests into outputs, step by step."""
+
+from __future__ import annotations
+
+from headway.engine.blocks import BlockLedger
+from headway.engine.checks import check_request
+from headway.engine.errors import InvariantError
+from headway.engine.interfaces import Runner, Tokenizer
+from headway.engine.isolation import Isolated, execute_isolated
+from headway.engine.limits import StepLimits
+from headway.engine.policy import Policy
+from headway.engine.scheduler import Scheduler
+from headway.engine.transcript import Transcript
+from headway.engine.values import (
+    Emission,
+    EngineLoad,
+    FinishReason,
+    Output,
+    RequestSpec,
+    StepPlan,
+    StepResult,
+)
+
+
+class Engine:
+    """Continuous batching over one runner. Single-threaded; the caller owns thread, clock and the waiting.
+
+    Every request that ``add`` accepts gets exactly one output with a ``finish_reason``, and nothing after it
+    (but one that a newer epoch replaces: its owner lost it and hears nothing more).
+    """
+
+    def __init__(self, runner: Runner, tokenizer: Tokenizer, *, limits: StepLimits, policy: Policy) -> None:
+        self._runner = runner
+        self._tokenizer = tokenizer
+        self._eos_token_ids = runner.eos_token_ids | tokenizer.eos_token_ids
+        ledger = BlockLedger(runner.block_count, runner.block_size)
+        self._scheduler = Scheduler(ledger, limits, policy, self._eos_token_ids)
+        self._transcripts: dict[str, Transcript] = {}
+
+    def check(self, spec: RequestSpec) -> None:
+        """Raise RequestError for a request that can never run here; changes nothing."""
+        check_request(spec, self._runner)
+
+    def add(self, spec: RequestSpec) -> None:
+        """Check a request and let it wait.
+
+        A live duplicate with the same epoch is refused with RequestError, a newer epoch replaces the older;
+        raises EngineFullError when too many wait. A refused request leaves nothing behind.
+        """
+        self.check(spec)
+        transcript = Transcript(spec, self._tokenizer, self._eos_token_ids)
+        self._scheduler.add(spec, ended=FinishReason.STOP if transcript.is_stopped else None)
+        self._transcripts[spec.request_id] = transcript
+
+    def cancel(self, request_id: str, reason: FinishReason) -> None:
+        """End a request now; its last output comes from the next step. Unknown ids leave no state."""
+        self._scheduler.cancel(request_id, reason)
+
+    def hold(self, request_id: str) -> None:
+        """Leave a request out of the steps, with its blocks kept (its reader or Redis is away)."""
+        self._scheduler.hold(request_id)
+
+    def unhold(self, request_id: str) -> None:
+        """Let a held request go on."""
+        self._scheduler.unhold(request_id)
+
+    def step(self, now: float) -> tuple[Output, ...]:
+        """Run one iteration and say what it brought; also ends requests past their deadline.
+
+        Raises what the runner raised when no request of the step could be computed: the device is broken.
+        """
+        plan = self._scheduler.plan(now)
+        if plan is None:
+            return ()
+        result = self._execute(plan)
+        return tuple([self._read(emission) for emission in self._scheduler.apply(plan, result, now)])
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request is live or has its end still to be told."""
+        return self._scheduler.has_work
+
+    @property
+    def has_runnable(self) -> bool:
+        """Whether a step now may do something. False until a call, or ``next_deadline``, changes that."""
+        return self._scheduler.has_runnable
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When a step is due even if nothing is runnable: the earliest deadline of a live request."""
+        return self._scheduler.next_deadline
+
+    @property
+    def load(self) -> EngineLoad:
+        """The state between two steps."""
+        return self._scheduler.load
+
+    def check_books(self) -> None:
+        """Recount everything from scratch, when idle and in tests; raises InvariantError on a difference."""
+        self._scheduler.check()
+        if len(self._transcripts) != self._scheduler.requests:
+            raise InvariantError(
+                f"{len(self._transcripts)} transcripts for {self._scheduler.requests} requests"
+            )
+
+    def _execute(self, plan: StepPlan) -> StepResult:
+        if not plan.chunks:
+            return StepResult(plan.step, (), 0.0)
+        try:
+            return self._runner.execute(plan)
+        except Exception as error:
+            isolated = execute_isolated(self._runner, plan, self._scheduler.announce, error)
+            self._end_failed(isolated)
+            return isolated.result
+
+    def _end_failed(self, isolated: Isolated) -> None:
+        for key, message in isolated.failures.items():
+            self._transcripts[key.request_id].error_message = message
+            self._scheduler.cancel(key.request_id, FinishReason.ERROR)
+
+    def _read(self, emission: Emission) -> Output:
+        output = self._transcripts[emission.key.request_id].read(emission)
+        if output.finish_reason is not None:
+            del self._transcripts[emission.key.request_id]
+            if emission.finish_reason is None:
+                self._scheduler.finish(emission.key)
+        return output

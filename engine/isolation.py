@@ -1,0 +1,53 @@
+"""Finding the request at fault when a step fails, so that one bad request never ends another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headway.engine.errors import InvariantError, RequestError
+from headway.engine.interfaces import Runner
+from headway.engine.values import Admitted, RequestKey, Sampled, StepPlan, StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class Isolated:
+    """What came of a failed step's chunks, each run alone."""
+
+    result: StepResult
+    failures: dict[RequestKey, str]
+    """Requests at fault, with a message for their owners."""
+
+
+def execute_isolated(
+    runner: Runner, plan: StepPlan, announce: Callable[[RequestKey], Admitted | None], error: Exception
+) -> Isolated:
+    """Run the chunks of a failed plan one by one; raises ``error`` when every one fails.
+
+    Safe because KV writes are idempotent. The failed step may have left the runner's state of a request half
+    updated, so each is forgotten and announced afresh. If all fail the device is broken and the jobs have to
+    move on, unless the runner itself blames a request with a RequestError.
+    """
+    if isinstance(error, InvariantError):
+        raise error
+    sampled: list[Sampled] = []
+    failures: dict[RequestKey, str] = {}
+    blamed = 0
+    elapsed_seconds = 0.0
+    for place, chunk in enumerate(plan.chunks):
+        admitted = announce(chunk.key)
+        if admitted is None:
+            continue
+        released = (*plan.released, chunk.key) if place == 0 else (chunk.key,)
+        alone = StepPlan(step=plan.step, chunks=(chunk,), admitted=(admitted,), released=released)
+        try:
+            result = runner.execute(alone)
+        except Exception as failure:
+            failures[chunk.key] = str(failure) or type(failure).__name__
+            blamed += isinstance(failure, RequestError)
+        else:
+            sampled.extend(result.sampled)
+            elapsed_seconds += result.elapsed_seconds
+    if len(failures) == len(plan.chunks) and blamed == 0:
+        raise error
+    return Isolated(StepResult(plan.step, tuple(sampled), elapsed_seconds), failures)

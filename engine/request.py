@@ -1,0 +1,92 @@
+"""The life of one answer inside the engine: two token counts, the rest is derived."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headway.engine.blocks import BlockTable
+from headway.engine.values import Admitted, FinishReason, RequestKey, RequestSpec
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """Owned and changed by the scheduler alone.
+
+        tokens     [0 ............ prompt)[prompt ............ known)
+        KV exists  [0 ........ computed)
+        this step           [computed ... computed + grant)
+
+    Every step lets ``computed`` catch up with ``known``. Prefill, chunks, decode, resume (and recompute after
+    a preemption) are all this one rule.
+    """
+
+    spec: RequestSpec
+    serial: int
+    """Order of arrival at this engine; the last tie-breaker everywhere."""
+    key: RequestKey = field(init=False)
+    tokens: list[int] = field(init=False)
+    """All known tokens, prompt first. Grows, is never rewritten and never copied as a whole."""
+    computed_tokens: int = 0
+    table: BlockTable | None = None
+    """Its KV blocks while it runs; None while it waits."""
+    is_held: bool = False
+    is_announced: bool = False
+    """Whether the runner has been told of it (``Admitted``) in a step that was applied."""
+    passes: int = 0
+    """How often a request behind it started because this one's blocks did not fit."""
+    scheduled_step: int = 0
+
+    def __post_init__(self) -> None:
+        self.key = RequestKey(self.spec.request_id, self.spec.epoch)
+        self.tokens = [*self.spec.prompt_token_ids, *self.spec.generated_token_ids]
+
+    @property
+    def known_tokens(self) -> int:
+        """Prompt and answer so far."""
+        return len(self.tokens)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Length of the prompt."""
+        return len(self.spec.prompt_token_ids)
+
+    @property
+    def generated_tokens(self) -> int:
+        """Length of the answer so far, tokens of an earlier owner included."""
+        return len(self.tokens) - len(self.spec.prompt_token_ids)
+
+    @property
+    def pending_tokens(self) -> int:
+        """Known tokens without KV. 1: the next step decodes."""
+        return len(self.tokens) - self.computed_tokens
+
+    @property
+    def longest_tokens(self) -> int:
+        """Prompt and the longest answer allowed: what its reservation covers."""
+        return len(self.spec.prompt_token_ids) + self.spec.max_tokens
+
+    def announcement(self) -> Admitted:
+        """What the runner has to know of it before its first chunk."""
+        return Admitted(
+            key=self.key,
+            prompt_token_ids=self.spec.prompt_token_ids,
+            generated_token_ids=tuple(self.tokens[self.prompt_tokens :]),
+            sampling=self.spec.sampling,
+        )
+
+
+def end_by_token(
+    spec: RequestSpec, eos_token_ids: frozenset[int], index: int, token_id: int
+) -> FinishReason | None:
+    """Whether the token at ``index`` of the answer is its last, and why.
+
+    End tokens count from index ``min_tokens`` on (the runner masks them before that); they are part of the
+    tokens, not of the text.
+    """
+    sampling = spec.sampling
+    if index >= sampling.min_tokens:
+        if token_id in sampling.stop_token_ids:
+            return FinishReason.STOP
+        if token_id in eos_token_ids and not sampling.ignore_eos:
+            return FinishReason.STOP
+    return FinishReason.LENGTH if index + 1 >= spec.max_tokens else None

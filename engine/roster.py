@@ -1,0 +1,168 @@
+"""Who is live, and where: the one place that moves a request from waiting to running to gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headway.engine.blocks import BlockLedger
+from headway.engine.errors import InvariantError, RequestError
+from headway.engine.line import Line, Rank
+from headway.engine.policy import Policy
+from headway.engine.request import Request
+from headway.engine.values import Emission, FinishReason, RequestKey, RequestSpec
+
+
+class Roster:
+    """A live request is in exactly one place: the policy's line, waiting on hold, or running with its blocks.
+
+    A request that ends leaves all places at once. What is left of it is its farewell (the last output, until
+    an ``apply`` emits it) and its key in ``released`` (until a plan that tells the runner was applied).
+    """
+
+    def __init__(self, ledger: BlockLedger, policy: Policy) -> None:
+        self._ledger = ledger
+        self._policy = policy
+        self._live: dict[str, Request] = {}
+        self._deadlines = Line()
+        self.running: dict[str, Request] = {}
+        self.farewells: dict[str, Emission] = {}
+        self.released: dict[RequestKey, None] = {}
+        self.has_changed = False
+        """Whether something happened since the flag was last cleared that can make a step worth while."""
+
+    def __len__(self) -> int:
+        """Live requests."""
+        return len(self._live)
+
+    @property
+    def waiting(self) -> int:
+        """Requests not started, held ones included."""
+        return len(self._live) - len(self.running)
+
+    @property
+    def next_deadline(self) -> float | None:
+        """The earliest deadline among live requests."""
+        first = self._deadlines.first()
+        return None if first is None else first[0][0]
+
+    def named(self, request_id: str) -> Request | None:
+        """The live request with this id, whatever its epoch."""
+        return self._live.get(request_id)
+
+    def find(self, key: RequestKey) -> Request | None:
+        """The live request with this id and epoch."""
+        request = self._live.get(key.request_id)
+        return request if request is not None and request.key.epoch == key.epoch else None
+
+    def refuse_duplicate(self, spec: RequestSpec) -> None:
+        """Raise RequestError unless the spec is newer than a live (or just ended) request of its id."""
+        live = self._live.get(spec.request_id)
+        farewell = self.farewells.get(spec.request_id)
+        key = live.key if live is not None else farewell.key if farewell is not None else None
+        if key is not None and spec.epoch <= key.epoch:
+            raise RequestError(
+                f"request {spec.request_id} is live with epoch {key.epoch}, so {spec.epoch} is refused: "
+                "cancel the first and take its last output, or send a newer epoch"
+            )
+
+    def enter(self, request: Request) -> None:
+        """Let a request wait. A live older epoch of it leaves without a farewell: its owner lost it."""
+        older = self._live.get(request.key.request_id)
+        if older is not None:
+            self.remove(older)
+        self.farewells.pop(request.key.request_id, None)
+        self._live[request.key.request_id] = request
+        if request.spec.deadline_seconds is not None:
+            self._deadlines.add(_deadline_rank(request), request)
+        self._policy.enqueue(request)
+        self.has_changed = True
+
+    def start(self, request: Request) -> None:
+        """Move a request that got its block table from the line to the running ones."""
+        self._policy.withdraw(request)
+        self.running[request.key.request_id] = request
+
+    def hold(self, request: Request) -> None:
+        """Keep a request out of the steps; its blocks stay."""
+        if not request.is_held:
+            request.is_held = True
+            if request.table is None:
+                self._policy.withdraw(request)
+
+    def unhold(self, request: Request) -> None:
+        """Let a held request back to its old place."""
+        if request.is_held:
+            request.is_held = False
+            self.has_changed = True
+            if request.table is None:
+                self._policy.enqueue(request)
+
+    def overdue(self, now: float) -> Iterator[Request]:
+        """Requests whose deadline has come, earliest first; the caller ends each before it takes the next."""
+        while (first := self._deadlines.first()) is not None and first[0][0] <= now:
+            yield first[1]
+
+    def end(self, request: Request, reason: FinishReason) -> None:
+        """Remove a request and leave its farewell."""
+        self.remove(request)
+        self.farewells[request.key.request_id] = Emission(
+            request.key, request.generated_tokens, None, finish_reason=reason
+        )
+
+    def remove(self, request: Request) -> None:
+        """Take a request out of all books, once.
+
+        Its blocks are free at once: a plan takes blocks only after the step before was executed. A runner
+        that is one step behind the plans needs a fence here.
+        """
+        del self._live[request.key.request_id]
+        if request.spec.deadline_seconds is not None:
+            self._deadlines.discard(_deadline_rank(request))
+        self.has_changed = True
+        if request.table is None:
+            self._policy.withdraw(request)
+            return
+        del self.running[request.key.request_id]
+        self._ledger.close_table(request.table)
+        request.table = None
+        self.released[request.key] = None
+
+    def check(self) -> None:
+        """Recount from scratch; raises InvariantError on the first difference."""
+        self._ledger.check([r.table for r in self.running.values() if r.table is not None])
+        in_line = [request.key for request in self._policy.candidates()]
+        waiting = set(in_line)
+        for request_id, request in self._live.items():
+            places = (
+                request.key in waiting,
+                request.table is None and request.is_held,
+                request.table is not None and self.running.get(request_id) is request,
+            )
+            if sum(places) != 1 or request_id in self.farewells:
+                raise InvariantError(f"{request.key} is in {sum(places)} places")
+            self._check_counts(request)
+        live_keys = {request.key for request in self._live.values()}
+        if (
+            len(in_line) != len(waiting)
+            or not waiting <= live_keys
+            or not self.running.keys() <= self._live.keys()
+        ):
+            raise InvariantError("a request that is not live waits or runs")
+        if len(self._deadlines) != sum(r.spec.deadline_seconds is not None for r in self._live.values()):
+            raise InvariantError("a request that is not live has a deadline")
+
+    def _check_counts(self, request: Request) -> None:
+        if not 0 <= request.computed_tokens < request.known_tokens:
+            raise InvariantError(
+                f"{request.key}: {request.computed_tokens} of {request.known_tokens} computed"
+            )
+        blocks = 0 if request.table is None else len(request.table.blocks)
+        if self._ledger.blocks_for(request.computed_tokens) > blocks:
+            raise InvariantError(f"{request.key}: {request.computed_tokens} tokens in {blocks} blocks")
+
+
+def _deadline_rank(request: Request) -> Rank:
+    deadline = request.spec.deadline_seconds
+    if deadline is None:
+        raise InvariantError(f"{request.key} has no deadline")
+    return (deadline, request.serial)

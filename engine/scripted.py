@@ -1,0 +1,205 @@
+"""A model that needs no torch: the promises of a real runner and tokenizer, and a check on everyone else.
+
+The toy model chooses each token by a hash of the whole token history, read back from its simulated KV blocks.
+A wrong block table, a missing chunk or a block reused too early gives other tokens than ``reference``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from headway.engine.errors import InvalidTokenError, InvariantError
+from headway.engine.values import (
+    Admitted,
+    Chunk,
+    Logprobs,
+    RequestKey,
+    Sampled,
+    Sampling,
+    StepPlan,
+    StepResult,
+)
+
+BOS, EOS, IM_START, IM_END = 256, 257, 258, 259
+SPECIAL_TOKENS: Final = {"<|bos|>": BOS, "<|eos|>": EOS, "<|im_start|>": IM_START, "<|im_end|>": IM_END}
+_SPECIAL_NAMES: Final = {token_id: name for name, token_id in SPECIAL_TOKENS.items()}
+_SPECIAL_PATTERN: Final = re.compile("|".join(map(re.escape, SPECIAL_TOKENS)))
+LETTERS: Final = tuple(b" abcdefghijklmnopqrstuvwxyz")
+
+
+class ByteTokenizer:
+    """One token per UTF-8 byte, and four special tokens. Chats are rendered as ChatML."""
+
+    vocab_size = 256 + len(SPECIAL_TOKENS)
+    eos_token_ids = frozenset({EOS, IM_END})
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+        """Bytes of the text, special tokens written out in it as one token each; BOS in front if asked."""
+        ids = [BOS] if add_special_tokens else []
+        start = 0
+        for match in _SPECIAL_PATTERN.finditer(text):
+            ids += text[start : match.start()].encode()
+            ids.append(SPECIAL_TOKENS[match.group()])
+            start = match.end()
+        ids += text[start:].encode()
+        return tuple(ids)
+
+    def render_chat(self, messages: Sequence[dict[str, str]]) -> tuple[int, ...]:
+        """ChatML with the generation prompt; special tokens written in a message are plain text."""
+        ids: list[int] = []
+        for message in messages:
+            ids += [IM_START, *f"{message['role']}\n{message['content']}".encode(), IM_END, *b"\n"]
+        return (*ids, IM_START, *b"assistant\n")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The byte itself; empty for special tokens."""
+        if not 0 <= token_id < self.vocab_size:
+            raise InvalidTokenError(f"token id {token_id} is not in 0 to {self.vocab_size - 1}")
+        return bytes((token_id,)) if token_id < 256 else b""
+
+    def token_label(self, token_id: int) -> str:
+        """The character, a byte's hex, or a special token's name."""
+        raw = self.token_bytes(token_id)
+        return _SPECIAL_NAMES[token_id] if not raw else chr(raw[0]) if raw[0] < 128 else f"<0x{raw[0]:02X}>"
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """Seconds of a step: a + b·new tokens + c·Σ context (the model that the scheduler's budgets will use)."""
+
+    per_step: float = 0.0
+    per_new_token: float = 0.0
+    per_context_token: float = 0.0
+
+    def __call__(self, plan: StepPlan) -> float:
+        """Seconds that this plan takes."""
+        context = sum(chunk.start + len(chunk.token_ids) for chunk in plan.chunks)
+        return self.per_step + self.per_new_token * plan.new_tokens + self.per_context_token * context
+
+
+class ScriptedRunner:
+    """Runs plans on a toy model.
+
+    ``alphabet``: the tokens it may choose (letters by default, so an answer runs to its ``max_tokens``).
+    ``answer``: from the prompt's ids to the ids to answer with, then EOS, instead of the hash.
+    ``cost`` and ``sleep``: how long a step takes, and who waits for it.
+    ``fails``: an exception to raise for a chunk, None to go on; asked before anything is written.
+    """
+
+    def __init__(
+        self,
+        *,
+        block_count: int = 256,
+        block_size: int = 16,
+        max_model_len: int = 1024,
+        vocab_size: int = ByteTokenizer.vocab_size,
+        eos_token_ids: frozenset[int] = ByteTokenizer.eos_token_ids,
+        alphabet: Sequence[int] = LETTERS,
+        answer: Callable[[tuple[int, ...]], Sequence[int]] | None = None,
+        cost: Callable[[StepPlan], float] = StepCost(),
+        sleep: Callable[[float], None] | None = None,
+        fails: Callable[[Chunk], Exception | None] | None = None,
+    ) -> None:
+        self.block_count = block_count
+        self.block_size = block_size
+        self.max_model_len = max_model_len
+        self.vocab_size = vocab_size
+        self.eos_token_ids = eos_token_ids
+        self.steps: list[StepPlan] | None = None
+        """Set to a list to record every plan that is executed."""
+        self._alphabet = tuple(alphabet)
+        self._answer = answer
+        self._cost = cost
+        self._sleep = sleep
+        self._fails = fails
+        self._known: dict[RequestKey, Admitted] = {}
+        # One word per slot: position and token id, so a slot read at the wrong position hashes differently.
+        self._kv = array("Q", bytes(8 * block_count * block_size))
+
+    @property
+    def known_requests(self) -> int:
+        """Requests announced and not yet released."""
+        return len(self._known)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Forget, learn, write all KV of the step, then choose the tokens."""
+        if self.steps is not None:
+            self.steps.append(plan)
+        for key in plan.released:
+            self._known.pop(key, None)
+        for admitted in plan.admitted:
+            self._known[admitted.key] = admitted
+        for chunk in plan.chunks:
+            failure = None if self._fails is None else self._fails(chunk)
+            if failure is not None:
+                raise failure
+        for chunk in plan.chunks:
+            self._write(chunk)
+        sampled = tuple(self._sample(chunk) for chunk in plan.chunks if chunk.samples)
+        elapsed_seconds = self._cost(plan)
+        if self._sleep is not None:
+            self._sleep(elapsed_seconds)
+        return StepResult(plan.step, sampled, elapsed_seconds)
+
+    def reference(
+        self, prompt_token_ids: Sequence[int], sampling: Sampling, max_tokens: int
+    ) -> tuple[int, ...]:
+        """The answer by the token history alone, without blocks, chunks or batches: what steps must give."""
+        prompt = tuple(prompt_token_ids)
+        history = list(prompt)
+        for index in range(max_tokens):
+            words = array("Q", [position << 32 | token_id for position, token_id in enumerate(history)])
+            token_id = self._choose(words.tobytes(), prompt, sampling, index)
+            history.append(token_id)
+            is_eos = token_id in self.eos_token_ids and not sampling.ignore_eos
+            if index >= sampling.min_tokens and (is_eos or token_id in sampling.stop_token_ids):
+                break
+        return tuple(history[len(prompt) :])
+
+    def _write(self, chunk: Chunk) -> None:
+        if chunk.key not in self._known:
+            raise InvariantError(f"a chunk of {chunk.key}, which was never announced or is released")
+        for position, token_id in enumerate(chunk.token_ids, start=chunk.start):
+            block = chunk.block_table[position // self.block_size]
+            self._kv[block * self.block_size + position % self.block_size] = position << 32 | token_id
+
+    def _sample(self, chunk: Chunk) -> Sampled:
+        known = self._known[chunk.key]
+        end = chunk.start + len(chunk.token_ids)
+        blocks = chunk.block_table[: -(-end // self.block_size)]
+        size = self.block_size
+        history = b"".join(self._kv[block * size : (block + 1) * size].tobytes() for block in blocks)
+        index = end - len(known.prompt_token_ids)
+        token_id = self._choose(history[: 8 * end], known.prompt_token_ids, known.sampling, index)
+        return Sampled(chunk.key, token_id, self._logprobs(token_id, known.sampling.logprobs))
+
+    def _choose(self, history: bytes, prompt: tuple[int, ...], sampling: Sampling, index: int) -> int:
+        if self._answer is not None:
+            script = self._answer(prompt)
+            return script[index] if index < len(script) else min(self.eos_token_ids)
+        seed = 0 if sampling.is_greedy else sampling.seed
+        salt = (seed % 2**64).to_bytes(8, "little")
+        digest = int.from_bytes(hashlib.blake2b(history, digest_size=8, salt=salt).digest(), "little")
+        banned = (
+            sampling.stop_token_ids | self.eos_token_ids if index < sampling.min_tokens else frozenset[int]()
+        )
+        for offset in range(len(self._alphabet)):
+            token_id = self._alphabet[(digest + offset) % len(self._alphabet)]
+            if token_id not in banned:
+                return token_id
+        return self._alphabet[digest % len(self._alphabet)]
+
+    def _logprobs(self, token_id: int, count: int | None) -> Logprobs | None:
+        """The chosen token has probability 1/2, the others of the alphabet 1/4, 1/8 and so on."""
+        if count is None:
+            return None
+        others = [other for other in self._alphabet if other != token_id][: max(0, count - 1)]
+        ranked = [token_id, *others][:count]
+        top = tuple((other, -(place + 1) * math.log(2)) for place, other in enumerate(ranked))
+        return Logprobs(-math.log(2), top)
