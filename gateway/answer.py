@@ -1,0 +1,170 @@
+"""An OpenAI answer: posts the jobs, follows them, and responds whole or as a stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from headway.gateway.errors import ApiError, from_end, internal_error
+from headway.gateway.event_stream import EventStreamWriter, serve
+from headway.gateway.follow import Follower, Following
+from headway.gateway.gateway import Gateway
+from headway.gateway.job_run import JobRun
+from headway.gateway.json_response import json_response
+from headway.gateway.metrics import JobMeter
+from headway.gateway.openai_answers import ChunkStream, whole_answer
+from headway.gateway.openai_styles import Envelope, Style
+from headway.gateway.request_record import record_of
+from headway.gateway.sse import DONE, frame
+from headway.queueing.events import START, EndEvent, JobResult
+from headway.queueing.messages import Job
+
+
+class Answer(Response):
+    """Everything of a chat or completions request after its validation, under one guard.
+
+    The guard sees the client leave in each of four windows (before the jobs are claimed, before the first
+    token, in the middle of the stream, and while a whole answer is awaited) and then cancels the jobs.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        jobs: Sequence[Job],
+        style: Style,
+        envelope: Envelope,
+        *,
+        streams: bool,
+        includes_usage: bool,
+    ) -> None:
+        super().__init__()
+        self._gateway = gateway
+        self._jobs = jobs
+        self._style = style
+        self._envelope = envelope
+        self._streams = streams
+        self._includes_usage = includes_usage
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Post, follow and respond."""
+        record = record_of(scope)
+        meters = [self._meter(job, record.started) for job in self._jobs]
+        run = JobRun(self._gateway, self._jobs, meters)
+        writer = EventStreamWriter(self._gateway, send)
+        work = self._stream(run, writer) if self._streams else self._whole(run, scope, receive, send)
+        try:
+            await serve(
+                self._gateway, work, writer, receive, abandon=run.abandon, job_ids=lambda: run.job_ids
+            )
+        finally:
+            record.note(jobs=run.job_ids, error=writer.failure.code if writer.failure else None)
+
+    def _meter(self, job: Job, started: float) -> JobMeter:
+        return JobMeter(
+            self._gateway.metrics,
+            model=job.model,
+            tenant=job.tenant,
+            started=started,
+            clock=self._gateway.clock,
+            streams=self._streams,
+        )
+
+    async def _stream(self, run: JobRun, writer: EventStreamWriter) -> None:
+        await run.submit()
+        following = self._follow(run)
+        chunks = ChunkStream(self._style, self._envelope, self._answer_id(run), self._includes_usage)
+        with self._gateway.metrics.open_streams.track_inprogress():
+            try:
+                await writer.pump(AnswerFrames(run, following, chunks), lambda: _job_headers(run))
+            finally:
+                await following.close()
+
+    async def _whole(self, run: JobRun, scope: Scope, receive: Receive, send: Send) -> None:
+        await run.submit()
+        following = self._follow(run)
+        try:
+            await self._wait_for_ends(run, following)
+        finally:
+            await following.close()
+        results = [await self._result(job_id) for job_id in run.job_ids]
+        answer = whole_answer(self._style, self._envelope, self._answer_id(run), results)
+        await json_response(answer, headers=_job_headers(run))(scope, receive, send)
+
+    async def _wait_for_ends(self, run: JobRun, following: Following) -> None:
+        settings = self._gateway.settings
+        while not following.has_ended:
+            for number, event in await following.next_batch(settings.read_wait_seconds):
+                run.meters[number].saw(event)
+                if isinstance(event, EndEvent) and (error := from_end(event, run.job_ids[number])):
+                    raise error
+            if not following.has_ended:
+                await asyncio.sleep(settings.answer_pause_seconds)
+
+    async def _result(self, job_id: str) -> JobResult:
+        result = await self._gateway.queue.result(job_id)
+        if result is None:
+            raise internal_error()
+        return result
+
+    def _follow(self, run: JobRun) -> Following:
+        settings = self._gateway.settings
+        followers = [
+            Follower(
+                self._gateway.queue,
+                job_id,
+                START,
+                outage_seconds=settings.outage_seconds,
+                clock=self._gateway.clock,
+            )
+            for job_id in run.job_ids
+        ]
+        return Following(followers, read_wait_seconds=settings.read_wait_seconds)
+
+    def _answer_id(self, run: JobRun) -> str:
+        return self._style.id_prefix + run.job_ids[0].rpartition(":")[2]
+
+
+class AnswerFrames:
+    """The frames of a streamed answer; ``[DONE]`` comes only after a normal end of all jobs."""
+
+    def __init__(self, run: JobRun, following: Following, chunks: ChunkStream) -> None:
+        self._run = run
+        self._following = following
+        self._chunks = chunks
+        self._failure: ApiError | None = None
+        self._is_done = False
+
+    async def next_frames(self, wait_seconds: float) -> bytes | None:
+        """All chunks that are ready as one write; raises ApiError for a job that ended badly."""
+        if self._failure is not None:
+            raise self._failure
+        if self._is_done:
+            return None
+        frames: list[bytes] = []
+        for number, event in await self._following.next_batch(wait_seconds):
+            self._run.meters[number].saw(event)
+            # Cursors of several jobs cannot be told apart, so their chunks carry none.
+            event_id = str(event.cursor) if len(self._run.jobs) == 1 else None
+            frames += [frame(chunk, event_id=event_id) for chunk in self._chunks.chunks(number, event)]
+            if isinstance(event, EndEvent) and (error := from_end(event, self._run.job_ids[number])):
+                return self._failed(error, frames)
+        if self._following.has_ended:
+            self._is_done = True
+            usage = self._chunks.usage_chunk()
+            frames += [frame(usage)] if usage is not None else []
+            frames.append(DONE)
+        return b"".join(frames)
+
+    def _failed(self, error: ApiError, frames: list[bytes]) -> bytes:
+        """What came before the failure goes out first; with nothing before it, the failure is the answer."""
+        if not frames:
+            raise error
+        self._failure = error
+        return b"".join(frames)
+
+
+def _job_headers(run: JobRun) -> Mapping[str, str]:
+    return {"x-headway-job-id": ", ".join(run.job_ids)}

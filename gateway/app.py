@@ -1,0 +1,109 @@
+"""The ASGI app: routes, error shapes and life span around one Gateway."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headway.gateway.chat import chat_routes
+from headway.gateway.completions import completion_routes
+from headway.gateway.errors import ApiError, from_queueing
+from headway.gateway.gateway import Gateway
+from headway.gateway.health import health_routes
+from headway.gateway.index import index_routes
+from headway.gateway.jobs import job_routes
+from headway.gateway.json_response import error_response
+from headway.gateway.metrics import Metrics
+from headway.gateway.model_directory import ModelDirectory
+from headway.gateway.models import model_routes
+from headway.gateway.request_log import RequestLog
+from headway.gateway.request_record import record_of
+from headway.gateway.settings import GatewaySettings
+from headway.queueing.client import Client
+from headway.queueing.errors import QueueingError
+from headway.queueing.protocol import Queue
+
+
+def create_app(
+    queue: Queue | Client,
+    settings: GatewaySettings,
+    *,
+    registry: CollectorRegistry,
+    clock: Callable[[], float],
+    wall_clock: Callable[[], float],
+) -> FastAPI:
+    """The gateway as an ASGI app; ``app.state.gateway`` is its Gateway.
+
+    ``clock`` is monotonic, ``wall_clock`` gives seconds since the epoch. The caller owns the queue's
+    connections. To stop without cutting anyone off: ``gateway.stopping.drain()``, then ``.end()`` when the
+    time for open streams is over, then the server's own shutdown.
+    """
+    queue = queue.queue if isinstance(queue, Client) else queue
+    gateway = Gateway(
+        queue=queue,
+        settings=settings,
+        metrics=Metrics(registry, max_tenants=settings.metric_tenants),
+        models=ModelDirectory(queue, ttl_seconds=settings.models_ttl_seconds, clock=clock),
+        clock=clock,
+        wall_clock=wall_clock,
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        yield
+        await gateway.close()
+
+    app = FastAPI(
+        title="Headway",
+        version=settings.version,
+        lifespan=lifespan,
+        # The documentation pages load their scripts from elsewhere; /openapi.json needs nothing.
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.gateway = gateway
+    for routes in (chat_routes, completion_routes, model_routes, job_routes, health_routes, index_routes):
+        app.include_router(routes(gateway))
+    _speak_openai(app)
+    app.add_middleware(RequestLog, gateway=gateway)
+    return app
+
+
+def _speak_openai(app: FastAPI) -> None:
+    """Give every error OpenAI's shape."""
+
+    async def refused(request: Request, error: Exception) -> Response:
+        told = _told(request, error)
+        record_of(request.scope).note(error=told.code)
+        return error_response(told)
+
+    for kind in (ApiError, QueueingError, HTTPException):
+        app.add_exception_handler(kind, refused)
+
+
+def _told(request: Request, error: Exception) -> ApiError:
+    match error:
+        case ApiError():
+            return error
+        case QueueingError():
+            return from_queueing(error)
+        case HTTPException(status_code=404):
+            return ApiError(
+                404,
+                f"there is no {request.method} {request.url.path[:200]} here; see GET /",
+                code="not_found",
+            )
+        case HTTPException(status_code=405):
+            message = f"{request.method} is not possible at {request.url.path[:200]}"
+            return ApiError(405, message, code="method_not_allowed", headers=error.headers)
+        case HTTPException():
+            return ApiError(error.status_code, str(error.detail), code="http_error", headers=error.headers)
+        case _:
+            raise error

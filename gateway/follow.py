@@ -1,0 +1,84 @@
+"""Following jobs: each reader pulls by its own cursor, so a slow one holds one batch and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from headway.queueing.errors import QueueUnavailableError
+from headway.queueing.events import Cursor, EndEvent, StreamEvent
+from headway.queueing.protocol import Queue
+
+
+class Follower:
+    """Reads one job's events in order from a cursor to its end, over short outages of the queue."""
+
+    def __init__(
+        self, queue: Queue, job_id: str, after: Cursor, *, outage_seconds: float, clock: Callable[[], float]
+    ) -> None:
+        self.job_id = job_id
+        self.cursor = after
+        self.has_ended = False
+        self._queue = queue
+        self._outage_seconds = outage_seconds
+        self._clock = clock
+        self._away_since: float | None = None
+
+    async def next_batch(self, wait_seconds: float) -> tuple[StreamEvent, ...]:
+        """The next events, or nothing after about that long.
+
+        Raises UnknownJobError, and QueueUnavailableError once the queue has been away for ``outage_seconds``.
+        """
+        try:
+            events = await self._queue.read(self.job_id, self.cursor, wait_seconds=wait_seconds)
+        except QueueUnavailableError as error:
+            await self._sit_out(error, wait_seconds)
+            return ()
+        self._away_since = None
+        if events:
+            self.cursor = events[-1].cursor
+            self.has_ended = isinstance(events[-1], EndEvent)
+        return events
+
+    async def _sit_out(self, error: QueueUnavailableError, wait_seconds: float) -> None:
+        now = self._clock()
+        if self._away_since is None:
+            self._away_since = now
+        if now - self._away_since >= self._outage_seconds:
+            raise error
+        await asyncio.sleep(min(error.retry_after_seconds, wait_seconds, 0.5))
+
+
+class Following:
+    """Several jobs followed at once; each has at most one batch read ahead of the reader."""
+
+    def __init__(self, followers: Sequence[Follower], *, read_wait_seconds: float) -> None:
+        self._followers = followers
+        self._read_wait_seconds = read_wait_seconds
+        self._reads: dict[asyncio.Task[tuple[StreamEvent, ...]], int] = {}
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether every job's terminal event has been handed out."""
+        return all(follower.has_ended for follower in self._followers)
+
+    async def next_batch(self, wait_seconds: float) -> list[tuple[int, StreamEvent]]:
+        """Events with the number of their job, or nothing after that long; raises what a Follower raises."""
+        reading = set(self._reads.values())
+        for number, follower in enumerate(self._followers):
+            if not follower.has_ended and number not in reading:
+                # Shorter than a ping's interval: a read in flight must not outlive a stop by much.
+                self._reads[asyncio.create_task(follower.next_batch(self._read_wait_seconds))] = number
+        done, _ = await asyncio.wait(self._reads, timeout=wait_seconds, return_when=asyncio.FIRST_COMPLETED)
+        batch: list[tuple[int, StreamEvent]] = []
+        for task in sorted(done, key=self._reads.__getitem__):
+            number = self._reads.pop(task)
+            batch += [(number, event) for event in task.result()]
+        return batch
+
+    async def close(self) -> None:
+        """Stop all reads."""
+        for task in self._reads:
+            task.cancel()
+        await asyncio.gather(*self._reads, return_exceptions=True)
+        self._reads.clear()

@@ -1,0 +1,34 @@
+"""What every part of the gateway needs: the queue, the settings, the clocks and the books."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from headway.gateway.errands import Errands
+from headway.gateway.metrics import Metrics
+from headway.gateway.model_directory import ModelDirectory
+from headway.gateway.settings import GatewaySettings
+from headway.gateway.stopping import Stopping
+from headway.queueing.protocol import Queue
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """One gateway process. ``services/`` reaches it as ``app.state.gateway``, to drain and to end it."""
+
+    queue: Queue
+    settings: GatewaySettings
+    metrics: Metrics
+    models: ModelDirectory
+    clock: Callable[[], float]
+    """Monotonic seconds, for durations."""
+    wall_clock: Callable[[], float]
+    """Seconds since the epoch, for ``created``."""
+    stopping: Stopping = field(default_factory=Stopping)
+    errands: Errands = field(default_factory=Errands)
+
+    async def close(self) -> None:
+        """End the open streams and see the last cancels through; the queue's connections are the caller's."""
+        self.stopping.end()
+        await self.errands.finish(self.settings.cancel_seconds)

@@ -1,0 +1,98 @@
+"""``/healthz``, ``/readyz`` and ``/metrics``: what machines ask, each within a bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.responses import Response
+
+from headway.gateway.gateway import Gateway
+from headway.gateway.json_response import json_response
+from headway.gateway.model_directory import Fleet
+from headway.queueing.errors import QueueingError
+
+
+def health_routes(gateway: Gateway) -> APIRouter:
+    """The probes and the scrape."""
+    router = APIRouter()
+
+    @router.get("/healthz")
+    async def healthz() -> Response:
+        """200 unless a live worker's engine is hung: it has work and completes no step.
+
+        A queue that cannot be reached is not this process's illness, and restarting it would cure nothing.
+        """
+        fleet = await probe(gateway)
+        hung = [] if fleet is None else hung_workers(fleet, gateway.settings.hung_after_seconds)
+        answer = {
+            "status": "hung" if hung else "ok",
+            "queue": "unreachable" if fleet is None else "ok",
+            "hung_workers": hung,
+        }
+        return json_response(answer, status=503 if hung else 200)
+
+    @router.get("/readyz")
+    async def readyz() -> Response:
+        """200 when a job posted now would be worked on now."""
+        fleet = await probe(gateway)
+        ready = 0 if fleet is None else sum(card.state == "ready" for card in fleet.workers)
+        reason = _unready(gateway, fleet, ready)
+        answer = {"ready": reason is None, "reason": reason, "ready_workers": ready}
+        return json_response(answer, status=200 if reason is None else 503)
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        """All metrics of this gateway, and the depth of the queue as it is now."""
+        try:
+            async with asyncio.timeout(gateway.settings.probe_seconds):
+                await _measure_queue(gateway)
+            gateway.metrics.queue_up.set(1)
+        except (QueueingError, TimeoutError):
+            gateway.metrics.queue_up.set(0)
+        return Response(generate_latest(gateway.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    return router
+
+
+async def probe(gateway: Gateway) -> Fleet | None:
+    """The fleet as it is now, or None if the queue does not answer within ``probe_seconds``."""
+    try:
+        async with asyncio.timeout(gateway.settings.probe_seconds):
+            return await gateway.models.fleet(fresh=True)
+    except (QueueingError, TimeoutError):
+        return None
+
+
+def hung_workers(fleet: Fleet, after_seconds: float) -> list[dict[str, object]]:
+    """The live workers whose engine has completed no step for that long while it had work."""
+    return [
+        {"id": card.worker_id, "model": card.model, "step_age_seconds": round(card.step_age_seconds, 1)}
+        for card in fleet.workers
+        if card.step_age_seconds > after_seconds
+    ]
+
+
+def _unready(gateway: Gateway, fleet: Fleet | None, ready: int) -> str | None:
+    if gateway.stopping.is_draining:
+        return "this gateway is shutting down"
+    if fleet is None:
+        return "the queue does not answer"
+    if not ready:
+        return f"no worker is ready ({len(fleet.workers)} known)"
+    return None
+
+
+async def _measure_queue(gateway: Gateway) -> None:
+    metrics = gateway.metrics
+    fleet = await gateway.models.fleet(fresh=True)
+    metrics.workers.clear()
+    for card in fleet.workers:
+        metrics.workers.labels(card.model, card.state).inc()
+    for model in fleet.served:
+        depth = await gateway.queue.depth(model)
+        for priority, jobs in depth.queued.items():
+            metrics.queued.labels(model, priority.value).set(jobs)
+        metrics.running.labels(model).set(depth.running)
+        metrics.dead_letters.labels(model).set(depth.dead_letters)

@@ -1,0 +1,33 @@
+"""``GET /``: what is here. The console page takes this place when it comes."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from headway.gateway.gateway import Gateway
+from headway.gateway.json_response import json_response
+
+
+def index_routes(gateway: Gateway) -> APIRouter:
+    """The index."""
+    router = APIRouter()
+
+    @router.get("/")
+    async def index() -> Response:
+        """A short list of the endpoints."""
+        endpoints = {
+            "chat": "POST /v1/chat/completions",
+            "completions": "POST /v1/completions",
+            "models": "GET /v1/models",
+            "jobs": "POST /v1/jobs",
+            "job": "GET /v1/jobs/{id}",
+            "job_stream": "GET /v1/jobs/{id}/stream",
+            "health": "GET /healthz",
+            "ready": "GET /readyz",
+            "metrics": "GET /metrics",
+            "schema": "GET /openapi.json",
+        }
+        return json_response({"name": "headway", "version": gateway.settings.version, "endpoints": endpoints})
+
+    return router

@@ -1,0 +1,41 @@
+"""What every new job passes before it is posted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.requests import Request
+
+from headway.gateway.errors import shutting_down
+from headway.gateway.gateway import Gateway
+from headway.gateway.openai_styles import Envelope
+from headway.gateway.request_record import record_of
+from headway.queueing.messages import Job
+
+
+async def check_admission(gateway: Gateway, request: Request, jobs: Sequence[Job]) -> None:
+    """Note the jobs for the log; raises ApiError 503 while the gateway drains, 404 for an unknown model."""
+    record_of(request.scope).about(jobs)
+    if gateway.stopping.is_draining:
+        raise shutting_down()
+    await gateway.models.require(jobs[0].model)
+
+
+async def admit(
+    gateway: Gateway,
+    request: Request,
+    jobs: Sequence[Job],
+    *,
+    wants_logprobs: bool,
+    echoed: tuple[str, ...] = (),
+) -> Envelope:
+    """What the answer's objects share, for jobs that may be posted; raises as ``check_admission``."""
+    await check_admission(gateway, request, jobs)
+    return Envelope(
+        model=jobs[0].model,
+        created_unix=int(gateway.wall_clock()),
+        fingerprint=f"headway-{gateway.settings.version}",
+        wants_logprobs=wants_logprobs,
+        choices_per_prompt=jobs[0].sampling.n,
+        echoed=echoed,
+    )

@@ -1,0 +1,79 @@
+"""The jobs that one request posts and stays connected for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from headway.gateway.gateway import Gateway
+from headway.gateway.metrics import JobMeter
+from headway.queueing.errors import QueueUnavailableError
+from headway.queueing.events import EndReason
+from headway.queueing.messages import Job
+
+_log = structlog.stdlib.get_logger("headway.gateway")
+
+
+class JobRun:
+    """Posts the jobs, and cancels them when the request ends before they do.
+
+    Both happen in tasks of their own: a handler that is cancelled in the middle of either neither leaves a
+    job that nobody knows of nor loses the cancel. Jobs that detach, and jobs that an earlier request posted
+    under the same idempotency key, are left alone.
+    """
+
+    def __init__(self, gateway: Gateway, jobs: Sequence[Job], meters: Sequence[JobMeter]) -> None:
+        self.jobs = tuple(jobs)
+        self.meters = tuple(meters)
+        self._gateway = gateway
+        self._job_ids: list[str] = []
+        self._to_cancel: list[tuple[str, JobMeter]] = []
+        self._submission: asyncio.Task[None] | None = None
+
+    @property
+    def job_ids(self) -> tuple[str, ...]:
+        """The ids of the jobs posted so far, in order."""
+        return tuple(self._job_ids)
+
+    async def submit(self) -> None:
+        """Post all jobs; raises what ``Queue.submit`` raises."""
+        self._submission = self._gateway.errands.start(self._submit_all())
+        await asyncio.shield(self._submission)
+
+    async def abandon(self, reason: str) -> None:
+        """Cancel what was posted; returns once it is done or ``cancel_seconds`` have passed."""
+        errand = self._gateway.errands.start(self._cancel_all(reason))
+        await asyncio.wait({errand}, timeout=self._gateway.settings.cancel_seconds)
+
+    async def _submit_all(self) -> None:
+        for job, meter in zip(self.jobs, self.meters, strict=True):
+            submitted = await self._gateway.queue.submit(job)
+            self._job_ids.append(submitted.job_id)
+            if submitted.created:
+                tenant = self._gateway.metrics.tenant(job.tenant)
+                self._gateway.metrics.accepted.labels(job.model, tenant, job.priority.value).inc()
+                if job.on_disconnect == "cancel":
+                    self._to_cancel.append((submitted.job_id, meter))
+
+    async def _cancel_all(self, reason: str) -> None:
+        if self._submission is not None:
+            await asyncio.wait({self._submission}, timeout=self._gateway.settings.cancel_seconds)
+        for job_id, meter in self._to_cancel:
+            await self._cancel(job_id, reason)
+            meter.ended(EndReason.CANCELLED)
+
+    async def _cancel(self, job_id: str, reason: str) -> None:
+        give_up_at = self._gateway.clock() + self._gateway.settings.cancel_seconds
+        while True:
+            try:
+                outcome = await self._gateway.queue.cancel(job_id, reason)
+            except QueueUnavailableError as error:
+                if self._gateway.clock() >= give_up_at:
+                    _log.warning("job could not be cancelled", job=job_id, error=str(error))
+                    raise
+                await asyncio.sleep(min(error.retry_after_seconds, 0.2))
+            else:
+                _log.info("job cancelled", job=job_id, reason=reason, met=outcome.value)
+                return

@@ -1,0 +1,97 @@
+"""``GET /v1/jobs/{id}/stream``: one job's events, from any cursor, each exactly once."""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers, QueryParams
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from headway.gateway.errors import invalid_request
+from headway.gateway.event_stream import EventStreamWriter, serve
+from headway.gateway.follow import Follower, Following
+from headway.gateway.gateway import Gateway
+from headway.gateway.job_objects import event_name, event_object
+from headway.gateway.request_record import record_of
+from headway.gateway.sse import frame, resume_cursor
+from headway.queueing.events import Cursor, JobState, StreamEvent
+
+
+async def open_job_stream(gateway: Gateway, job_id: str, headers: Headers, query: QueryParams) -> Response:
+    """The stream, or 204 for a reader that has everything: it tells a browser to stop reconnecting.
+
+    Raises InvalidCursorError, UnknownJobError, and ApiError 400 for a cursor beyond what was published.
+    """
+    after = resume_cursor(headers, query)
+    status = await gateway.queue.status(job_id)
+    if after.tokens > status.committed_tokens:
+        raise invalid_request(
+            f"cursor {after} lies beyond the {status.committed_tokens} tokens of this job so far",
+            param="Last-Event-ID",
+            code="invalid_cursor",
+        )
+    if status.state is JobState.FINISHED and not await gateway.queue.read(job_id, after, wait_seconds=0):
+        return Response(status_code=204)
+    return JobStream(gateway, job_id, after)
+
+
+class JobStream(Response):
+    """Follows a job; a reader that leaves does not cancel it, since it may come back with its cursor."""
+
+    def __init__(self, gateway: Gateway, job_id: str, after: Cursor) -> None:
+        super().__init__()
+        self._gateway = gateway
+        self._job_id = job_id
+        self._after = after
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Follow the job to its end."""
+        writer = EventStreamWriter(self._gateway, send, error_event="error")
+        try:
+            await serve(
+                self._gateway,
+                self._stream(writer),
+                writer,
+                receive,
+                abandon=_leave_running,
+                job_ids=lambda: (self._job_id,),
+            )
+        finally:
+            record_of(scope).note(jobs=(self._job_id,), error=writer.failure.code if writer.failure else None)
+
+    async def _stream(self, writer: EventStreamWriter) -> None:
+        settings = self._gateway.settings
+        follower = Follower(
+            self._gateway.queue,
+            self._job_id,
+            self._after,
+            outage_seconds=settings.outage_seconds,
+            clock=self._gateway.clock,
+        )
+        following = Following([follower], read_wait_seconds=settings.read_wait_seconds)
+        with self._gateway.metrics.open_streams.track_inprogress():
+            try:
+                await writer.pump(JobFrames(following), lambda: {"x-headway-job-id": self._job_id})
+            finally:
+                await following.close()
+
+
+class JobFrames:
+    """One frame per event, its cursor as the event's id."""
+
+    def __init__(self, following: Following) -> None:
+        self._following = following
+
+    async def next_frames(self, wait_seconds: float) -> bytes | None:
+        """All events that are ready as one write; None after the terminal event."""
+        if self._following.has_ended:
+            return None
+        batch = await self._following.next_batch(wait_seconds)
+        return b"".join(_frame(event) for _, event in batch)
+
+
+def _frame(event: StreamEvent) -> bytes:
+    return frame(event_object(event), event_id=str(event.cursor), event=event_name(event))
+
+
+async def _leave_running(reason: str) -> None:
+    del reason

@@ -1,0 +1,97 @@
+"""``/v1/jobs``: post a job as it is, look at it, follow it, fetch its answer, cancel it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fastapi import APIRouter
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headway.gateway.gateway import Gateway
+from headway.gateway.intake import check_admission
+from headway.gateway.job_objects import links, result_object, status_object
+from headway.gateway.job_stream import open_job_stream
+from headway.gateway.json_body import read_json_object
+from headway.gateway.json_response import json_response
+from headway.gateway.producer import producer_terms
+from headway.gateway.request_record import record_of
+from headway.gateway.schema import json_body_of
+from headway.gateway.validation import refusal
+from headway.queueing.events import JobState
+from headway.queueing.messages import Job
+from headway.queueing.protocol import Cancelled
+
+_AFTER_CANCEL = {
+    Cancelled.QUEUED: "cancelled",
+    Cancelled.RUNNING: "cancelling",
+    Cancelled.FINISHED: "finished",
+}
+
+
+def job_routes(gateway: Gateway) -> APIRouter:
+    """The jobs endpoints."""
+    router = APIRouter()
+
+    @router.post("/v1/jobs", status_code=202, openapi_extra=json_body_of(Job))
+    async def submit(request: Request) -> Response:
+        """Accept a job, say where to follow it; a repeat under the same idempotency key names the first."""
+        body = await read_json_object(request, gateway.settings.max_body_bytes)
+        job = parse_job(body, request.headers)
+        await check_admission(gateway, request, (job,))
+        submission = await gateway.queue.submit(job)
+        record_of(request.scope).note(jobs=(submission.job_id,))
+        if submission.created:
+            tenant = gateway.metrics.tenant(job.tenant)
+            gateway.metrics.accepted.labels(job.model, tenant, job.priority.value).inc()
+            state = JobState.QUEUED
+        else:
+            state = (await gateway.queue.status(submission.job_id)).state
+        answer = {
+            "id": submission.job_id,
+            "object": "job",
+            "status": state.value,
+            "created": submission.created,
+        }
+        at = links(submission.job_id)
+        return json_response(answer | at, status=202, headers={"location": at["url"]})
+
+    @router.get("/v1/jobs/{job_id}")
+    async def status(job_id: str) -> Response:
+        """The job's record, and its answer once it has one."""
+        record = status_object(await gateway.queue.status(job_id))
+        result = await gateway.queue.result(job_id)
+        return json_response(record | {"result": None if result is None else result_object(result)})
+
+    @router.get("/v1/jobs/{job_id}/stream")
+    async def stream(request: Request, job_id: str) -> Response:
+        """The job's events as they come, after ``Last-Event-ID`` or ``?after=``, else from the start."""
+        return await open_job_stream(gateway, job_id, request.headers, request.query_params)
+
+    @router.get("/v1/jobs/{job_id}/result")
+    async def result(job_id: str) -> Response:
+        """The answer; 202 with the job's record while there is none yet."""
+        answer = await gateway.queue.result(job_id)
+        if answer is not None:
+            return json_response(result_object(answer))
+        record = status_object(await gateway.queue.status(job_id))
+        return json_response(record, status=202, headers={"retry-after": "1"})
+
+    @router.post("/v1/jobs/{job_id}/cancel")
+    @router.delete("/v1/jobs/{job_id}")
+    async def cancel(request: Request, job_id: str) -> Response:
+        """End a job: at once if it waits, within a step or two if it runs."""
+        met = await gateway.queue.cancel(job_id, "cancelled over HTTP")
+        record_of(request.scope).note(jobs=(job_id,))
+        return json_response({"id": job_id, "object": "job", "status": _AFTER_CANCEL[met]} | links(job_id))
+
+    return router
+
+
+def parse_job(body: dict[str, object], headers: Mapping[str, str]) -> Job:
+    """The job of a body, its terms completed from the headers; raises ApiError 400."""
+    try:
+        return Job.model_validate(body | producer_terms(headers, body))
+    except ValidationError as error:
+        raise refusal(error) from None

@@ -1,0 +1,62 @@
+"""Who posts a job and on which terms: tenant, band, deadline, idempotency, what a disconnect means.
+
+Each term may be a header, a field of the body, or both if they agree. A proxy that sets ``X-Tenant`` from its
+own authentication therefore cannot be overruled by a body.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from headway.gateway.errors import ApiError, invalid_request
+from headway.queueing.messages import TRACEPARENT_PATTERN
+
+_HEADERS: Final = {
+    "tenant": "X-Tenant",
+    "priority": "X-Priority",
+    "deadline_seconds": "X-Deadline",
+    "idempotency_key": "Idempotency-Key",
+    "on_disconnect": "X-On-Disconnect",
+}
+
+
+def producer_terms(headers: Mapping[str, str], body: Mapping[str, object]) -> dict[str, Any]:
+    """The terms under the job contract's field names, those given only; raises ApiError 400."""
+    terms: dict[str, Any] = {}
+    for name, header in _HEADERS.items():
+        in_body = body.get(name)
+        in_header = _header_value(name, header, headers)
+        if in_body is not None and in_header is not None and in_body != in_header:
+            raise _conflict(name, header)
+        value = in_body if in_body is not None else in_header
+        if value is not None:
+            terms[name] = value
+    traceparent = headers.get("traceparent", "")
+    # A malformed traceparent is ignored, as W3C Trace Context asks.
+    if re.fullmatch(TRACEPARENT_PATTERN, traceparent) and "traceparent" not in body:
+        terms["traceparent"] = traceparent
+    return terms
+
+
+def _header_value(name: str, header: str, headers: Mapping[str, str]) -> str | float | None:
+    text = headers.get(header.lower())
+    if text is None or name != "deadline_seconds":
+        return text
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not math.isfinite(seconds):
+        raise invalid_request("X-Deadline is a number of seconds, such as 30", param=header)
+    return seconds
+
+
+def _conflict(name: str, header: str) -> ApiError:
+    return invalid_request(
+        f"the header {header} and the body's '{name}' differ: send one of them",
+        param=name,
+        code="conflicting_terms",
+    )
