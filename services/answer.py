@@ -114,7 +114,7 @@ class Answer:
                 choice.finish_reason = reason
 
     def seal(self) -> tuple[TokenEvent, ...]:
-        """Fix the fresh tokens into entries; returns all entries that no write has confirmed yet, in order."""
+        """Fix the fresh tokens into entries; returns all that no write has confirmed yet, in order."""
         for index, choice in enumerate(self._choices):
             if choice.has_fresh_tokens:
                 self._sealed_tokens += len(choice.token_ids) - choice.sealed_tokens

@@ -9,17 +9,29 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping
-from typing import Any, Final, Literal, TextIO
+from typing import Any, Final, TextIO
 
 import orjson
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-LogFormat = Literal["auto", "json", "pretty"]
+from headway.services.settings import LogFormat
+
 Log = structlog.stdlib.BoundLogger
 
 TEXT_FIELDS: Final = frozenset(
-    {"prompt", "prompt_token_ids", "messages", "content", "text", "token_ids", "body", "answer", "delta", "tail"}
+    {
+        "prompt",
+        "prompt_token_ids",
+        "messages",
+        "content",
+        "text",
+        "token_ids",
+        "body",
+        "answer",
+        "delta",
+        "tail",
+    }
 )
 """Fields that would carry a producer's or a model's words."""
 

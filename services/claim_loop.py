@@ -1,0 +1,158 @@
+"""Takes jobs from the queue: only as many as the engine can use soon, so that the rest stays free for others.
+
+A job that already took workers with it runs alone (``isolate_after_attempts``): jobs that merely shared a
+batch with it would otherwise lose their own attempts to its crashes, and be given up with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from headway.queueing.errors import QueueUnavailableError
+from headway.queueing.events import JobError
+from headway.queueing.protocol import Claim, Queue, Wakeup
+from headway.services.backoff import Backoff
+from headway.services.claim_table import ClaimTable
+from headway.services.claimed_job import ClaimedJob, Phase
+from headway.services.engine_thread import EngineThread
+from headway.services.logs import get_logger
+from headway.services.translate import ModelSide, Prepared, Refusal, prepare
+
+_log = get_logger("claim_loop")
+
+WAIT_SECONDS: Final = 2.0
+MOST_PER_CLAIM: Final = 8
+"""Two idle workers that wake for the same burst share it; more per call would give it all to the first."""
+KV_FULL: Final = 0.95
+"""Past this share of used blocks a new job could only wait here, while another worker may have room."""
+EMPTY_PAUSE_SECONDS: Final = 0.02
+"""After a wake-up that brought nothing, because another worker was faster."""
+
+
+class ClaimLoop:
+    """Claims, prepares in threads, and puts jobs into the engine. ``stop`` ends it for a drain."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        table: ClaimTable,
+        engine: EngineThread,
+        model: ModelSide,
+        *,
+        worker_id: str,
+        max_sequences: int,
+        isolate_after_attempts: int,
+    ) -> None:
+        self._queue = queue
+        self._table = table
+        self._engine = engine
+        self._model = model
+        self._worker_id = worker_id
+        self._max_sequences = max_sequences
+        self._isolate_after = isolate_after_attempts
+        self._stopped = asyncio.Event()
+        self._was_woken = False
+        # Two: one enormous prompt does not hold up the small ones behind it.
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="headway-prepare")
+        self._backoff = Backoff(0.1, 2.0)
+
+    async def run(self) -> None:
+        """Claim until stopped. Cancels that reach this worker are passed on as they come."""
+        async with asyncio.TaskGroup() as tasks:
+            while not self._stopped.is_set():
+                self._table.changed.clear()
+                self._start_apart()
+                try:
+                    await self._turn(tasks)
+                    self._backoff.reset()
+                except QueueUnavailableError as error:
+                    _log.warning("queue_unavailable", doing="claim", error=str(error))
+                    await asyncio.sleep(self._backoff.next_seconds())
+        self._threads.shutdown(wait=False)
+
+    def stop(self) -> None:
+        """Claim nothing more; what is being prepared is still completed."""
+        self._stopped.set()
+        self._table.changed.set()
+
+    async def _turn(self, tasks: asyncio.TaskGroup) -> None:
+        room = self._room()
+        claims = await self._queue.claim(self._model.name, self._worker_id, room) if room > 0 else ()
+        for claim in claims:
+            tasks.create_task(self._prepare(self._table.accept(claim)))
+        if not claims:
+            await self._rest(for_work=room > 0)
+
+    def _room(self) -> int:
+        """How many more jobs are of use here now."""
+        load = self._engine.load
+        kv_is_full = load.kv_blocks_used >= KV_FULL * load.kv_blocks_total
+        if kv_is_full or load.waiting >= self._lookahead or self._suspects():
+            return 0
+        free = self._max_sequences + self._lookahead - self._table.sequences
+        return max(0, min(free, MOST_PER_CLAIM))
+
+    @property
+    def _lookahead(self) -> int:
+        """Jobs claimed beyond the engine's slots, so that a slot is refilled without a round trip."""
+        return max(1, self._max_sequences // 8)
+
+    def _suspects(self) -> list[ClaimedJob]:
+        return [job for job in self._table if self._is_suspect(job) and job.phase is not Phase.ENDED]
+
+    def _is_suspect(self, job: ClaimedJob) -> bool:
+        return job.claim.attempts >= self._isolate_after
+
+    def _start_apart(self) -> None:
+        """Start the next suspect once nothing else runs or is about to."""
+        if self._table.count(Phase.RUNNING) or self._table.count(Phase.PREPARING):
+            return
+        for job in self._table:
+            if job.phase is Phase.APART:
+                job.log.warning("running_alone", attempts=job.claim.attempts)
+                self._table.start(job)
+                return
+
+    async def _prepare(self, job: ClaimedJob) -> None:
+        outcome = await asyncio.get_running_loop().run_in_executor(
+            self._threads, _prepare_safely, job.claim, self._model, job.received_seconds
+        )
+        self._table.prepared(job, outcome, apart=self._is_suspect(job))
+
+    async def _rest(self, *, for_work: bool) -> None:
+        """Sleep until there is something to do: work if there is room, room if there is none."""
+        if for_work and self._was_woken:
+            self._was_woken = False
+            await asyncio.sleep(EMPTY_PAUSE_SECONDS)
+            return
+        waiting = asyncio.create_task(
+            self._queue.wait(
+                self._model.name, self._worker_id, for_work=for_work, timeout_seconds=WAIT_SECONDS
+            )
+        )
+        changed = asyncio.create_task((self._stopped if for_work else self._table.changed).wait())
+        try:
+            await asyncio.wait((waiting, changed), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+            waiting.cancel()  # no effect on one that is done
+        await asyncio.wait((waiting,))
+        if not waiting.cancelled():
+            self._wake(waiting.result())
+
+    def _wake(self, wakeup: Wakeup) -> None:
+        self._was_woken = wakeup.may_have_work
+        for job_id in wakeup.cancelled:
+            self._table.cancel(job_id)
+
+
+def _prepare_safely(claim: Claim, model: ModelSide, received_seconds: float) -> Prepared | Refusal:
+    """Prepare in a thread; whatever a job manages to trip over there is the end of that job only."""
+    try:
+        return prepare(claim, model, received_seconds)
+    except BaseException as error:  # a panic in the tokenizer's Rust code is not an Exception
+        _log.exception("prepare_failed", job=claim.job_id)
+        problem = JobError("internal_error", f"this job could not be prepared ({type(error).__name__})")
+        return Refusal(problem, dead_letter="internal_error")

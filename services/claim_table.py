@@ -1,0 +1,205 @@
+"""All jobs that this worker answers for, and the rules by which each of them ends exactly once here.
+
+A claim leaves the table in one of three ways: its end was written, it was handed back, or it was lost to
+another worker, whose word counts from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+from headway.queueing.events import EndReason
+from headway.queueing.protocol import Claim
+from headway.services.answer import Answer
+from headway.services.claimed_job import ClaimedJob, Phase
+from headway.services.engine_thread import EngineThread
+from headway.services.logs import get_logger, job_fields
+from headway.services.metrics import WorkerMetrics
+from headway.services.translate import ModelSide, Prepared, Refusal, job_of, take_output, was_taken_out
+
+_log = get_logger("worker")
+
+
+class ClaimTable:
+    """Owned by the I/O loop. ``to_write`` is set when the publisher has work, ``changed`` when room did."""
+
+    def __init__(
+        self,
+        engine: EngineThread,
+        model: ModelSide,
+        metrics: WorkerMetrics,
+        clock: Callable[[], float],
+        to_write: asyncio.Event,
+    ) -> None:
+        self._engine = engine
+        self._model = model
+        self._metrics = metrics
+        self._clock = clock
+        self._jobs: dict[str, ClaimedJob] = {}
+        self.to_write = to_write
+        self.changed = asyncio.Event()
+        self._is_closing = False
+
+    def __iter__(self) -> Iterator[ClaimedJob]:
+        return iter(tuple(self._jobs.values()))
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def count(self, phase: Phase) -> int:
+        """Jobs in a phase."""
+        return sum(job.phase is phase for job in self._jobs.values())
+
+    @property
+    def sequences(self) -> int:
+        """Engine slots in use or spoken for: open requests, and one for each job on its way in."""
+        return sum(len(job.open_requests) or job.phase is not Phase.ENDED for job in self._jobs.values())
+
+    def holds(self, job: ClaimedJob) -> bool:
+        """Whether this very claim is still ours."""
+        return self._jobs.get(job.job_id) is job
+
+    # -- in -------------------------------------------------------------------------------------------
+
+    def accept(self, claim: Claim) -> ClaimedJob:
+        """Take a claim in. An older claim of the same job is lost: the queue gave it out again."""
+        older = self._jobs.get(claim.job_id)
+        if older is not None:
+            self.lose(older)
+        job = ClaimedJob(claim, self._clock(), _log.bind(**job_fields(claim.job_id)))
+        job.is_handed_back = self._is_closing
+        job.is_cancelled = claim.cancel_reason is not None
+        self._jobs[claim.job_id] = job
+        self._metrics.claimed(attempts=claim.attempts)
+        return job
+
+    def close_door(self) -> None:
+        """From now on, claims that still come in go straight back."""
+        self._is_closing = True
+
+    def prepared(self, job: ClaimedJob, outcome: Prepared | Refusal, *, apart: bool) -> None:
+        """Continue with what translation made of a claim; ``apart``: wait for ``start``."""
+        if not self.holds(job):
+            return
+        posted = outcome.job
+        if posted is not None:
+            fields = job_fields(job.job_id, tenant=posted.tenant, traceparent=posted.traceparent)
+            job.log = _log.bind(**fields)
+        if isinstance(outcome, Refusal):
+            self._refuse(job, outcome)
+            return
+        job.prepared, job.answer = outcome, outcome.answer
+        if job.is_handed_back:
+            self._stop(job)
+        elif job.is_cancelled:
+            self._end(job, EndReason.CANCELLED)
+        elif not outcome.specs:  # every choice had ended, only the last word was missing
+            self._end(job, EndReason.STOP)
+        elif apart:
+            job.phase = Phase.APART
+            self.changed.set()
+        else:
+            self.start(job)
+
+    def start(self, job: ClaimedJob) -> None:
+        """Put a prepared job's requests into the engine."""
+        assert job.prepared is not None, "started before it was prepared"
+        specs = job.prepared.specs
+        job.phase = Phase.RUNNING
+        job.open_requests = {spec.request_id for spec in specs}
+        job.log.info(
+            "job_started",
+            epoch=job.claim.epoch,
+            attempts=job.claim.attempts,
+            prompt_tokens=job.prompt_tokens,
+            resumed_tokens=job.answer.resumed_tokens,
+            waited_seconds=round(job.age_seconds_at_claim, 3),
+        )
+        self._metrics.started(prompt_tokens=job.prompt_tokens, resumed_tokens=job.answer.resumed_tokens)
+        self._engine.add(job.job_id, specs)
+
+    # -- on the way -----------------------------------------------------------------------------------
+
+    def route(self) -> None:
+        """Give the engine's new outputs to their jobs; what belongs to no claim of ours is dropped."""
+        for output in self._engine.take():
+            job = self._jobs.get(job_of(output.key.request_id)[0])
+            is_ours = job is not None and output.key.request_id in job.open_requests
+            if job is None or not is_ours or job.claim.epoch != output.key.epoch:
+                continue
+            ended = output.finish_reason is not None
+            if ended:
+                job.open_requests.discard(output.key.request_id)
+            # A request taken out to be handed back ended for nobody: its held-back text comes again from the
+            # next owner. If it ended by itself just before, that is its end.
+            if not (job.is_handed_back and was_taken_out(output)):
+                job.error = take_output(job.answer, output, self._model.tokenizer) or job.error
+                if job.error is not None:
+                    job.dead_letter = job.error.code
+            if ended and not job.open_requests:
+                self._leave_engine(job)
+
+    def cancel(self, job_id: str) -> None:
+        """End a job as its producer asked; a word about a job that is not ours is ignored."""
+        job = self._jobs.get(job_id)
+        if job is None or job.is_cancelled or job.phase in {Phase.ENDED, Phase.STOPPED}:
+            return
+        job.is_cancelled = True
+        if job.phase is Phase.RUNNING:
+            self._engine.cancel(tuple(job.open_requests))
+        elif job.phase is Phase.APART:
+            self._end(job, EndReason.CANCELLED)
+        # PREPARING: ``prepared`` sees the flag.
+
+    # -- out ------------------------------------------------------------------------------------------
+
+    def hand_back(self, job: ClaimedJob) -> None:
+        """Take a job out of the engine, to release it once its tokens are written."""
+        if job.is_handed_back or job.is_cancelled or job.phase in {Phase.ENDED, Phase.STOPPED}:
+            return
+        job.is_handed_back = True
+        if job.phase is Phase.RUNNING:
+            self._engine.cancel(tuple(job.open_requests))
+        elif job.phase is Phase.APART:
+            self._stop(job)
+
+    def lose(self, job: ClaimedJob) -> None:
+        """Drop a job without a word: its new owner speaks for it."""
+        if self.holds(job):
+            if job.open_requests:
+                self._engine.cancel(tuple(job.open_requests))
+            self._metrics.lost()
+            job.log.warning("claim_lost", epoch=job.claim.epoch, phase=job.phase.value)
+            self.close(job)
+
+    def close(self, job: ClaimedJob) -> None:
+        """Forget a job: its end, or its release, is written."""
+        if self.holds(job):
+            del self._jobs[job.job_id]
+            self.changed.set()
+
+    def _leave_engine(self, job: ClaimedJob) -> None:
+        if job.answer.is_ended:
+            self._end(job, EndReason.STOP)
+        else:
+            self._stop(job)
+
+    def _refuse(self, job: ClaimedJob, refusal: Refusal) -> None:
+        # A refusal after a resume (this worker's context is shorter, say) keeps what others have committed.
+        choices = max([refusal.choices, *(entry.choice + 1 for entry in job.claim.committed)])
+        job.answer = Answer(choices, job.claim.committed)
+        job.error, job.dead_letter = refusal.error, refusal.dead_letter
+        job.log.warning("job_refused", code=refusal.error.code, param=refusal.error.param)
+        self._end(job, EndReason.ERROR)
+
+    def _end(self, job: ClaimedJob, reason: EndReason) -> None:
+        job.answer.cut(reason)
+        job.phase = Phase.ENDED
+        self.to_write.set()
+        self.changed.set()
+
+    def _stop(self, job: ClaimedJob) -> None:
+        job.phase = Phase.STOPPED
+        self.to_write.set()
+        self.changed.set()

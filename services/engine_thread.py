@@ -1,0 +1,190 @@
+"""The engine in its own thread: commands in, outputs out, never a wait for a client or for the queue.
+
+    I/O loop ── add, cancel, acknowledge ──► inbox ──► [drain, step, push]* ──► outbox ── take ──► I/O loop
+
+Both boxes are bounded by what they carry: the inbox by the jobs claimed, the outbox by flow control (a job
+whose tokens are not acknowledged is held, see ``flow_control.py``). The thread sleeps when nothing can run.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from headway.engine.engine import Engine
+from headway.engine.errors import RequestError
+from headway.engine.values import EngineLoad, FinishReason, Output, RequestKey, RequestSpec
+from headway.services.flow_control import FlowControl
+
+
+@dataclass(frozen=True, slots=True)
+class _Add:
+    job: str
+    specs: tuple[RequestSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cancel:
+    requests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Acknowledge:
+    tokens: tuple[tuple[str, int], ...]
+
+
+_Command = _Add | _Cancel | _Acknowledge
+
+
+class EngineThread:
+    """Steps the engine while it has work. All methods may be called from the I/O loop at any time.
+
+    ``notify`` is called from the engine's thread when ``take`` has something new, at most once per ``take``.
+    ``observe_step(seconds)`` is called from it after each step. An exception in the engine ends the thread
+    and is kept in ``failure``.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        notify: Callable[[], None],
+        observe_step: Callable[[float], None],
+        clock: Callable[[], float],
+        unacknowledged_tokens: int,
+    ) -> None:
+        self._engine = engine
+        self._notify = notify
+        self._observe_step = observe_step
+        self._clock = clock
+        self._flow = FlowControl(unacknowledged_tokens)
+        self._inbox: deque[_Command] = deque()
+        self._outbox: deque[tuple[Output, ...]] = deque()
+        self._work = threading.Condition()
+        self._is_stopping = False
+        self._is_notified = False
+        self._busy_since: float | None = None
+        self._thread = threading.Thread(target=self._run, name="headway-engine", daemon=True)
+        self.load: EngineLoad = engine.load
+        self.failure: BaseException | None = None
+
+    def start(self) -> None:
+        """Begin to step."""
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """End the thread after the step that runs; whether it ended in time."""
+        with self._work:
+            self._is_stopping = True
+            self._work.notify()
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def add(self, job: str, specs: Sequence[RequestSpec]) -> None:
+        """Run a job's requests; one that is refused comes back as an output that ended with ``error``."""
+        self._post(_Add(job, tuple(specs)))
+
+    def cancel(self, requests: Sequence[str]) -> None:
+        """End requests between two steps; each that still ran comes back as an output that ended."""
+        self._post(_Cancel(tuple(requests)))
+
+    def acknowledge(self, tokens: Sequence[tuple[str, int]]) -> None:
+        """Tell how many more tokens of each job are in the queue."""
+        self._post(_Acknowledge(tuple(tokens)))
+
+    def take(self) -> tuple[Output, ...]:
+        """All outputs since the last call, in order."""
+        self._is_notified = False  # before the drain: what is pushed from here on notifies again
+        outputs: list[Output] = []
+        while self._outbox:
+            outputs.extend(self._outbox.popleft())
+        return tuple(outputs)
+
+    def step_age_seconds(self) -> float:
+        """How long the step that runs now has been running; 0 when idle."""
+        since = self._busy_since
+        return 0.0 if since is None else max(0.0, self._clock() - since)
+
+    def _post(self, command: _Command) -> None:
+        with self._work:
+            self._inbox.append(command)
+            self._work.notify()
+
+    def _run(self) -> None:
+        try:
+            while self._wait_for_work():
+                self._iterate()
+        except BaseException as error:  # whatever it is, the I/O loop must learn of it
+            self.failure = error
+            self._notify()
+
+    def _wait_for_work(self) -> bool:
+        """Sleep until a command comes, a request can run or a deadline passes; False: stop."""
+        with self._work:
+            while not (self._inbox or self._is_stopping or self._engine.has_runnable):
+                deadline = self._engine.next_deadline
+                seconds = None if deadline is None else max(0.0, deadline - self._clock())
+                if not self._work.wait(seconds) and seconds is not None:
+                    break
+            return not self._is_stopping
+
+    def _iterate(self) -> None:
+        self._busy_since = self._clock()
+        outputs: list[Output] = []
+        while self._inbox:
+            outputs += self._obey(self._inbox.popleft())
+        if self._engine.has_work:
+            outputs += self._step()
+        self.load = self._engine.load
+        self._busy_since = None
+        if outputs:
+            self._push(tuple(outputs))
+
+    def _step(self) -> tuple[Output, ...]:
+        steps_before, started = self._engine.load.steps, self._clock()
+        outputs = self._engine.step(started)
+        if self._engine.load.steps > steps_before:
+            self._observe_step(self._clock() - started)
+        ended = {output.key.request_id for output in outputs if output.finish_reason is not None}
+        for output in outputs:
+            for held in self._flow.emitted(output.key.request_id, len(output.token_ids)):
+                if held not in ended:
+                    self._engine.hold(held)
+        for request in ended:
+            self._flow.close(request)
+        return outputs
+
+    def _obey(self, command: _Command) -> list[Output]:
+        match command:
+            case _Add(job, specs):
+                return self._add(job, specs)
+            case _Cancel(requests):
+                for request in requests:
+                    self._flow.close(request)
+                    self._engine.cancel(request, FinishReason.CANCELLED)
+            case _Acknowledge(tokens):
+                for job, count in tokens:
+                    for request in self._flow.acknowledged(job, count):
+                        self._engine.unhold(request)
+        return []
+
+    def _add(self, job: str, specs: tuple[RequestSpec, ...]) -> list[Output]:
+        self._flow.open(job, [spec.request_id for spec in specs])
+        refused: list[Output] = []
+        for spec in specs:
+            try:
+                self._engine.add(spec)
+            except RequestError as error:  # checked before, yet the engine has the last word
+                self._flow.close(spec.request_id)
+                key = RequestKey(spec.request_id, spec.epoch)
+                ended = Output(key, "", (), finish_reason=FinishReason.ERROR, error_message=str(error))
+                refused.append(ended)
+        return refused
+
+    def _push(self, outputs: tuple[Output, ...]) -> None:
+        self._outbox.append(outputs)
+        if not self._is_notified:
+            self._is_notified = True
+            self._notify()

@@ -1,0 +1,126 @@
+"""What a worker measures, in Prometheus' terms. Latencies are seconds, counted from the queue's side."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from headway.engine.values import EngineLoad, FinishReason
+
+STEP_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+LATENCY_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+
+class WorkerMetrics:
+    """One worker's numbers in a registry of their own, so that several workers fit in one process."""
+
+    def __init__(self, worker_id: str, model: str) -> None:
+        self.registry = CollectorRegistry()
+        self._labels = {"model": model}
+        self._finished = self._counter("requests", "Jobs ended here, by terminal reason", "reason")
+        for reason in FinishReason:  # present from the start, so that a rate over a first error is not lost
+            self._finished.labels(**self._labels, reason=reason.value)
+        self._claimed = self._plain_counter("jobs_claimed", "Jobs claimed")
+        self._redelivered = self._plain_counter("jobs_redelivered", "Claims whose earlier owner had died")
+        self._resumed = self._plain_counter(
+            "jobs_resumed", "Jobs that went on from tokens of an earlier owner"
+        )
+        self._handed_back = self._plain_counter("jobs_handed_back", "Jobs released unfinished by a drain")
+        self._lost = self._plain_counter("claims_lost", "Claims that another worker took over")
+        self._retries = self._plain_counter("publish_retries", "Writes to the queue that had to be repeated")
+        self._tokens = self._counter("tokens", "Tokens by kind: prompt, completion, recomputed", "kind")
+        self.completion_tokens = 0
+        """Tokens published since the start."""
+        self._in_flight = self._gauge("jobs_in_flight", "Jobs claimed and not yet ended")
+        self._running = self._gauge("requests_running", "Requests in the batch")
+        self._waiting = self._gauge("requests_waiting", "Requests in the engine that have no blocks yet")
+        self._held = self._gauge("requests_held", "Requests paused because the queue is behind")
+        self._kv_total = self._gauge("kv_blocks_total", "KV blocks in the pool")
+        self._kv_used = self._gauge("kv_blocks_used", "KV blocks in use")
+        self._step_age = self._gauge("step_age_seconds", "How long the running step has been running")
+        self._step = self._histogram("step_seconds", "Time of one engine step", STEP_BUCKETS)
+        self._publish = self._histogram("publish_seconds", "Time of one write to the queue", STEP_BUCKETS)
+        self._ttft = self._histogram(
+            "ttft_seconds", "Acceptance to the first token in the queue", LATENCY_BUCKETS
+        )
+        self._itl = self._histogram("itl_seconds", "Time per token between two writes of a job", STEP_BUCKETS)
+        self._end_to_end = self._histogram("e2e_seconds", "Acceptance to the terminal event", LATENCY_BUCKETS)
+        info = Gauge("headway_worker", "The worker, by id", ("model", "worker"), registry=self.registry)
+        info.labels(model=model, worker=worker_id).set(1)
+
+    def render(self) -> bytes:
+        """The text that a scrape gets."""
+        return generate_latest(self.registry)
+
+    def observe_load(self, load: EngineLoad, *, jobs: int, step_age_seconds: float) -> None:
+        """Set the gauges; called when somebody looks."""
+        self._in_flight.set(jobs)
+        self._running.set(load.running)
+        self._waiting.set(load.waiting)
+        self._held.set(load.held)
+        self._kv_total.set(load.kv_blocks_total)
+        self._kv_used.set(load.kv_blocks_used)
+        self._step_age.set(step_age_seconds)
+
+    def claimed(self, *, attempts: int) -> None:
+        """A job was claimed."""
+        self._claimed.inc()
+        if attempts > 0:
+            self._redelivered.inc()
+
+    def started(self, *, prompt_tokens: int, resumed_tokens: int) -> None:
+        """A job's requests went into the engine; an earlier owner's work on it has to be computed again."""
+        self._tokens.labels(**self._labels, kind="prompt").inc(prompt_tokens)
+        if resumed_tokens:
+            self._resumed.inc()
+            self._tokens.labels(**self._labels, kind="recomputed").inc(prompt_tokens + resumed_tokens)
+
+    def stepped(self, seconds: float) -> None:
+        """The engine made a step; called from its thread."""
+        self._step.observe(seconds)
+
+    def published(self, seconds: float) -> None:
+        """A write to the queue was confirmed."""
+        self._publish.observe(seconds)
+
+    def publish_failed(self) -> None:
+        """A write to the queue has to be repeated."""
+        self._retries.inc()
+
+    def wrote_tokens(self, tokens: int, *, ttft_seconds: float | None, gap_seconds: float | None) -> None:
+        """``tokens`` of one job are in the queue; the first ones of it, or ``gap_seconds`` after the last."""
+        self.completion_tokens += tokens
+        self._tokens.labels(**self._labels, kind="completion").inc(tokens)
+        if ttft_seconds is not None:
+            self._ttft.observe(ttft_seconds)
+        if gap_seconds is not None:
+            self._itl.observe(gap_seconds / tokens)
+
+    def finished(self, reason: str, *, seconds: float) -> None:
+        """A job's terminal event is in the queue."""
+        self._finished.labels(**self._labels, reason=reason).inc()
+        self._end_to_end.observe(seconds)
+
+    def handed_back(self) -> None:
+        """A job was released unfinished."""
+        self._handed_back.inc()
+
+    def lost(self) -> None:
+        """A claim was lost to another worker."""
+        self._lost.inc()
+
+    def _counter(self, name: str, text: str, label: str) -> Counter:
+        return Counter(f"headway_{name}", text, ("model", label), registry=self.registry)
+
+    def _plain_counter(self, name: str, text: str) -> Counter:
+        counter = Counter(f"headway_{name}", text, ("model",), registry=self.registry)
+        return counter.labels(**self._labels)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        gauge = Gauge(f"headway_{name}", text, ("model",), registry=self.registry)
+        return gauge.labels(**self._labels)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        histogram = Histogram(f"headway_{name}", text, ("model",), registry=self.registry, buckets=buckets)
+        return histogram.labels(**self._labels)

@@ -1,0 +1,87 @@
+"""Loads what a worker serves: model files, a runner, the engine around it, and its side of translation."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from headway.engine.engine import Engine
+from headway.engine.interfaces import Runner, Tokenizer
+from headway.engine.limits import StepLimits
+from headway.engine.policy import POLICIES
+from headway.engine.scripted import ByteTokenizer
+from headway.services.errors import UsageError
+from headway.services.memory import read_memory
+from headway.services.settings import WorkerSettings, served_name
+from headway.services.toy_model import is_toy, parse_toy, toy_runner
+from headway.services.translate import ModelSide
+
+LARGEST_DEFAULT_KV_BYTES: Final = 2 << 30
+"""On a CPU the memory belongs to others too; whoever owns the machine can ask for more."""
+MOST_CHOICES: Final = 16
+"""``n`` of the job contract: a claimed job may bring this many requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelHost:
+    """A loaded model. ``engine`` belongs to one thread, ``model`` may be used by any."""
+
+    engine: Engine
+    model: ModelSide
+    loaded_unix: int
+
+
+def build_engine(settings: WorkerSettings) -> ModelHost:
+    """Load the model; takes seconds. Raises ModelError or UsageError that says what to change."""
+    runner, tokenizer = _toy(settings) if is_toy(settings.model) else _torch(settings)
+    try:
+        limits = StepLimits(
+            max_step_tokens=settings.max_batch_tokens,
+            max_sequences=settings.max_sequences,
+            # What the claim loop lets in, each with as many choices as a job may ask for.
+            max_waiting=2 * settings.max_sequences * MOST_CHOICES,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    engine = Engine(runner, tokenizer, limits=limits, policy=POLICIES[settings.policy]())
+    name = served_name(settings.model, settings.served_name)
+    side = ModelSide(name, tokenizer, runner.max_model_len, engine.check)
+    return ModelHost(engine, side, int(time.time()))
+
+
+def default_kv_cache_bytes() -> int:
+    """The smaller of 2 GiB and a quarter of the memory that is free now."""
+    return min(LARGEST_DEFAULT_KV_BYTES, read_memory().available_bytes // 4)
+
+
+def _toy(settings: WorkerSettings) -> tuple[Runner, Tokenizer]:
+    return toy_runner(parse_toy(settings.model)), ByteTokenizer()
+
+
+def _torch(settings: WorkerSettings) -> tuple[Runner, Tokenizer]:
+    # Here, so that the toy and the command line's other parts start without torch.
+    import torch
+
+    from headway.engine.checkpoint import open_checkpoint
+    from headway.engine.model_source import resolve_model
+    from headway.engine.torch_runner import TorchRunner
+
+    device = settings.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    checkpoint = open_checkpoint(resolve_model(settings.model).path)
+    kv_cache_bytes = settings.kv_cache_bytes or default_kv_cache_bytes()
+    runner = TorchRunner.load(
+        checkpoint,
+        kv_cache_bytes=kv_cache_bytes,
+        dtype=settings.dtype,
+        device=device,
+        block_size=settings.block_size,
+        # Containers count their CPU set, not the machine's cores.
+        threads=settings.threads or len(os.sched_getaffinity(0)),
+        max_model_len=settings.max_model_len,
+        available_bytes=read_memory().available_bytes if device == "cpu" else None,
+    )
+    return runner, checkpoint.tokenizer()

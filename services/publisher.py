@@ -1,0 +1,161 @@
+"""Brings the engine's outputs to the queue: one write at a time, whatever came meanwhile goes in the next.
+
+The publisher never makes the engine wait. When the queue is away it repeats the same write until it is
+known to have happened or the claim is lost; the engine holds the jobs that run too far ahead by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from headway.queueing.errors import QueueUnavailableError
+from headway.queueing.events import TokenEvent
+from headway.queueing.protocol import Emit, Fenced, Finish, Queue
+from headway.services.backoff import Backoff
+from headway.services.claim_table import ClaimTable
+from headway.services.claimed_job import ClaimedJob, Phase
+from headway.services.engine_thread import EngineThread
+from headway.services.logs import get_logger
+from headway.services.metrics import WorkerMetrics
+
+_log = get_logger("publisher")
+
+FIRST_RETRY_SECONDS: Final = 0.05
+LONGEST_RETRY_SECONDS: Final = 1.0
+"""A server that comes back is noticed within a second; a consumer is waiting."""
+
+
+class Publisher:
+    """The only writer of token entries, ends and releases of this worker."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        table: ClaimTable,
+        engine: EngineThread,
+        metrics: WorkerMetrics,
+        clock: Callable[[], float],
+    ) -> None:
+        self._queue = queue
+        self._table = table
+        self._engine = engine
+        self._metrics = metrics
+        self._clock = clock
+        self._backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
+
+    async def run(self) -> None:
+        """Write whenever there is something to write; ends only by being cancelled."""
+        while True:
+            await self._table.to_write.wait()
+            self._table.to_write.clear()
+            self._table.route()
+            while await self._write():
+                self._table.route()
+
+    async def _write(self) -> bool:
+        """One round: all new entries, ends and releases; False when there was nothing to write."""
+        jobs = tuple(self._table)
+        emitting = [job for job in jobs if job.phase is not Phase.ENDED and job.answer.has_unwritten]
+        ending = [job for job in jobs if job.phase is Phase.ENDED]
+        # A job to be handed back first gets its last tokens written: the next owner goes on from there.
+        leaving = [job for job in jobs if job.phase is Phase.STOPPED and not job.answer.has_unwritten]
+        if not (emitting or ending or leaving):
+            return False
+        started = self._clock()
+        # Different jobs, so their order does not matter; together they cost one round trip of time.
+        written = await asyncio.gather(self._emit(emitting), self._finish(ending), self._release(leaving))
+        if all(written):
+            self._backoff.reset()
+            self._metrics.published(self._clock() - started)
+        else:
+            self._metrics.publish_failed()
+            await asyncio.sleep(self._backoff.next_seconds())
+        return True
+
+    async def _emit(self, jobs: Sequence[ClaimedJob]) -> bool:
+        if not jobs:
+            return True
+        emits = [Emit(job.job_id, job.claim.token, job.answer.seal()) for job in jobs]
+        outcomes = await self._ask("emit", lambda: self._queue.emit(emits))
+        if outcomes is None:
+            return False
+        acknowledged: list[tuple[str, int]] = []
+        for job, emit, outcome in zip(jobs, emits, outcomes, strict=True):
+            if outcome is Fenced.LOST:
+                self._table.lose(job)
+                continue
+            tokens = self._confirm(job, emit.entries)
+            acknowledged.append((job.job_id, tokens))
+            if outcome is Fenced.CANCELLED:
+                self._table.cancel(job.job_id)
+        self._engine.acknowledge(acknowledged)
+        return True
+
+    async def _finish(self, jobs: Sequence[ClaimedJob]) -> bool:
+        if not jobs:
+            return True
+        finishes = [job.finish() for job in jobs]
+        outcomes = await self._ask("finish", lambda: self._queue.finish(finishes))
+        if outcomes is None:
+            return False
+        for job, finish, outcome in zip(jobs, finishes, outcomes, strict=True):
+            if outcome is Fenced.LOST:
+                self._table.lose(job)
+            else:
+                self._close(job, finish)
+        return True
+
+    async def _release(self, jobs: Sequence[ClaimedJob]) -> bool:
+        if not jobs:
+            return True
+        outcomes = await self._ask("release", lambda: self._queue.release([job.pair for job in jobs]))
+        if outcomes is None:
+            return False
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            if outcome is Fenced.LOST:
+                self._table.lose(job)
+            else:
+                self._metrics.handed_back()
+                job.log.info("job_handed_back", committed_tokens=job.answer.completion_tokens)
+                self._table.close(job)
+        return True
+
+    async def _ask(
+        self, what: str, call: Callable[[], Awaitable[tuple[Fenced, ...]]]
+    ) -> tuple[Fenced, ...] | None:
+        """The call's answer, or None when the queue is away: then it may or may not have happened."""
+        try:
+            return await call()
+        except QueueUnavailableError as error:
+            _log.warning("queue_unavailable", doing=what, error=str(error))
+            return None
+
+    def _confirm(self, job: ClaimedJob, entries: Sequence[TokenEvent]) -> int:
+        """Note that these entries are in the queue; returns their tokens."""
+        tokens = sum(len(entry.token_ids) for entry in entries)
+        if tokens:
+            now = self._clock()
+            last = job.last_written_seconds
+            is_first = last is None and job.answer.resumed_tokens == 0
+            ttft = now - job.received_seconds + job.age_seconds_at_claim if is_first else None
+            gap = None if last is None else now - last
+            self._metrics.wrote_tokens(tokens, ttft_seconds=ttft, gap_seconds=gap)
+            job.last_written_seconds = now
+        job.answer.confirm(len(entries))
+        return tokens
+
+    def _close(self, job: ClaimedJob, finish: Finish) -> None:
+        self._confirm(job, finish.entries)
+        seconds = self._clock() - job.received_seconds + job.age_seconds_at_claim
+        self._metrics.finished(finish.end.reason.value, seconds=seconds)
+        job.log.info(
+            "job_finished",
+            reason=finish.end.reason.value,
+            code=finish.end.error.code if finish.end.error else None,
+            prompt_tokens=finish.end.usage.prompt_tokens,
+            completion_tokens=finish.end.usage.completion_tokens,
+            seconds=round(seconds, 3),
+        )
+        self._table.close(job)

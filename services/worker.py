@@ -1,0 +1,179 @@
+"""The worker process: ``run_worker`` connects, loads, works until a signal, and says how it ended.
+
+Exit codes: 0 stopped in order; 1 the engine or a loop died (its jobs were handed on as crashed), or the
+second signal came; 2 the settings or the model can never work, so a restart would not help; 3 no server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import time
+from dataclasses import replace
+
+import uvloop
+
+from headway.engine.errors import ModelError
+from headway.queueing.errors import QueueingError, QueueUnavailableError, ServerUnsuitableError
+from headway.queueing.messages import MODEL_PATTERN
+from headway.queueing.protocol import Queue, WorkerCard
+from headway.queueing.redis_queue import RedisQueue
+from headway.queueing.settings import QueueSettings
+from headway.services.backoff import Backoff
+from headway.services.connection import check_url, not_reachable
+from headway.services.errors import ServiceError, StartError, UsageError
+from headway.services.logs import configure_logging, get_logger
+from headway.services.model_host import ModelHost, build_engine
+from headway.services.settings import WorkerSettings, mask_password, new_worker_id, served_name, shown
+from headway.services.stop_signals import StopSignals
+from headway.services.worker_card import worker_card
+from headway.services.worker_core import Worker
+from headway.services.worker_http import WorkerHttp
+from headway.services.worker_loops import heartbeat_loop
+
+_log = get_logger("worker")
+
+
+def run_worker(settings: WorkerSettings) -> int:
+    """Serve one model until SIGTERM or SIGINT; returns the exit code. Errors are logged, not raised."""
+    settings = replace(settings, worker_id=settings.worker_id or new_worker_id())
+    configure_logging(
+        level=settings.log_level, format=settings.log_format, fields={"worker": settings.worker_id}
+    )
+    try:
+        _check(settings)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_Process(settings).run())
+    except ModelError as error:
+        _log.error("model_not_loaded", model=settings.model, error=str(error))
+        return UsageError.exit_code
+    except ServiceError as error:
+        _log.error("cannot_start", error=str(error), hint=error.hint)
+        return error.exit_code
+
+
+def _check(settings: WorkerSettings) -> None:
+    """Raise UsageError for values that can never work."""
+    name = served_name(settings.model, settings.served_name)
+    if not re.match(MODEL_PATTERN, name):
+        raise UsageError(
+            f"no job can ask for a model called {name!r}",
+            hint="--served-name NAME: letters, digits, '.', '_', '-', and at most one '/'",
+        )
+    for field in ("lease_seconds", "hung_after_seconds", "heartbeat_seconds", "unacknowledged_tokens"):
+        if getattr(settings, field) <= 0:
+            raise UsageError(f"{field} must be more than 0 (it is {getattr(settings, field)})")
+
+
+class _Process:
+    """What lives from the start of the process to its end: the signals, the queue and the HTTP pages."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._model = served_name(settings.model, settings.served_name)
+        self._signals = StopSignals()
+        self._worker: Worker | None = None
+        self._started_unix = int(time.time())
+        self._http = WorkerHttp(self._metrics, self._health, self._readiness)
+
+    async def run(self) -> int:
+        """The whole life. Raises ServiceError, ModelError."""
+        _log.info("worker_starting", **shown(self._settings))
+        with self._signals.caught():
+            queue = RedisQueue(
+                check_url(self._settings.redis_url),
+                settings=QueueSettings(lease_seconds=self._settings.lease_seconds),
+            )
+            try:
+                await self._listen()
+                await self._reach(queue)
+                host = await self._load(queue)
+                return await self._work(queue, host)
+            finally:
+                await self._leave(queue)
+
+    async def _listen(self) -> None:
+        settings = self._settings
+        if settings.metrics_port is None:
+            return
+        try:
+            port = await self._http.start(settings.metrics_host, settings.metrics_port)
+        except OSError as error:
+            raise StartError(
+                f"cannot serve metrics on {settings.metrics_host}:{settings.metrics_port}: {error.strerror}",
+                hint="--metrics-port 0 takes a free port",
+            ) from None
+        _log.info("metrics_served", url=f"http://{settings.metrics_host}:{port}/metrics")
+
+    async def _reach(self, queue: Queue) -> None:
+        """Wait for the server: it may be starting beside us, or reading its append-only file."""
+        backoff = Backoff(0.05, 1.0)
+        give_up = asyncio.get_running_loop().time() + self._settings.start_timeout_seconds
+        while True:
+            try:
+                for warning in await queue.check_server():
+                    _log.warning("server_setting", warning=warning)
+            except QueueUnavailableError as error:
+                stopped = self._signals.first.is_set()
+                if stopped or asyncio.get_running_loop().time() > give_up:
+                    raise not_reachable(self._settings.redis_url, error) from None
+                await asyncio.sleep(backoff.next_seconds())
+            except ServerUnsuitableError as error:
+                url = mask_password(self._settings.redis_url)
+                raise StartError(f"{url} would lose jobs: {error}") from None
+            else:
+                return
+
+    async def _load(self, queue: Queue) -> ModelHost:
+        """Load the model in a thread; the fleet sees a worker that is starting."""
+        beating = asyncio.create_task(
+            heartbeat_loop(queue, self._starting_card, self._settings.heartbeat_seconds)
+        )
+        loading = asyncio.create_task(asyncio.to_thread(build_engine, self._settings))
+        stopped = asyncio.create_task(self._signals.first.wait())
+        await asyncio.wait((loading, stopped), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        beating.cancel()
+        if not loading.done():
+            # A load cannot be interrupted, and nothing has been claimed yet: there is nothing to wait for.
+            _log.info("worker_stopped", while_loading=True)
+            await self._leave(queue)
+            os._exit(0)
+        return loading.result()
+
+    async def _work(self, queue: Queue, host: ModelHost) -> int:
+        worker = self._worker = Worker(queue, host, self._settings)
+        _log.info("worker_ready", model=self._model, max_model_len=host.model.max_model_len)
+        try:
+            await worker.run(self._signals.first, self._signals.second)
+        except Exception:
+            _log.critical("worker_died", exc_info=True)
+            # Not in order, so these claims count as crashes; but nobody has to wait for their leases.
+            with contextlib.suppress(QueueingError, TimeoutError):
+                async with asyncio.timeout(2.0):
+                    await queue.expire_worker(self._model, self._settings.worker_id)
+            return 1
+        _log.info("worker_stopped")
+        return 1 if self._signals.second.is_set() else 0
+
+    async def _leave(self, queue: Queue) -> None:
+        # The server may be gone as well: then the card expires by itself.
+        with contextlib.suppress(QueueingError, TimeoutError):
+            async with asyncio.timeout(1.0):
+                await queue.farewell(self._settings.worker_id)
+        await queue.close()
+        await self._http.close()
+
+    def _starting_card(self) -> WorkerCard:
+        return worker_card(self._settings, self._model, "starting", created_unix=self._started_unix)
+
+    def _metrics(self) -> bytes:
+        return b"" if self._worker is None else self._worker.render_metrics()
+
+    def _health(self) -> tuple[bool, str]:
+        return (True, "starting") if self._worker is None else self._worker.health()
+
+    def _readiness(self) -> tuple[bool, str]:
+        return (False, "starting") if self._worker is None else self._worker.readiness()
