@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,10 +47,11 @@ class ProcessMark:
 class ChildProcess:
     """A process that we started; await ``wait()`` for its exit code (negative: minus the signal)."""
 
-    def __init__(self, name: str, popen: subprocess.Popen[bytes], log_path: Path) -> None:
+    def __init__(self, name: str, popen: subprocess.Popen[bytes], log_path: Path, log_offset: int) -> None:
+        """``log_offset``: where this process's own output starts in the log."""
         self.name = name
         self.log_path = log_path
-        self.started = asyncio.get_running_loop().time()
+        self.log_offset = log_offset
         self._popen = popen
         self._exit = asyncio.get_running_loop().create_future()
         self._pidfd = os.pidfd_open(popen.pid)
@@ -68,17 +69,19 @@ class ChildProcess:
         log_path: Path,
         pass_fds: Sequence[int] = (),
         death_signal: signal.Signals = signal.SIGKILL,
+        extra_env: Mapping[str, str] | None = None,
     ) -> ChildProcess:
         """Start a command that gets ``death_signal`` when we die; its output is appended to the log."""
-        return cls._start(name, ["exec", *command], log_path, death_signal, pass_fds)
+        arguments = [str(int(death_signal)), "exec", *command]
+        return cls._start(name, arguments, log_path, pass_fds, extra_env or {})
 
     @classmethod
     def adopt(
         cls, name: str, mark: ProcessMark, *, log_path: Path, death_signal: signal.Signals = signal.SIGTERM
     ) -> ChildProcess:
         """Put a process that is not our child on a leash: our SIGTERM and our death reach it too."""
-        leashed = ["leash", str(mark.pid), str(mark.start_ticks)]
-        child = cls._start(name, leashed, log_path, death_signal)
+        leashed = [str(int(death_signal)), "leash", str(mark.pid), str(mark.start_ticks)]
+        child = cls._start(name, leashed, log_path, (), {})
         child.mark = mark
         return child
 
@@ -88,22 +91,24 @@ class ChildProcess:
         name: str,
         arguments: Sequence[str],
         log_path: Path,
-        death_signal: signal.Signals,
-        pass_fds: Sequence[int] = (),
+        pass_fds: Sequence[int],
+        extra_env: Mapping[str, str],
     ) -> ChildProcess:
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("spawn from the main thread: the death signal follows the thread that forked")
-        tether = [sys.executable, "-I", "-S", str(TETHER), str(os.getpid()), str(int(death_signal))]
+        tether = [sys.executable, "-I", "-S", str(TETHER), str(os.getpid())]
         with open(log_path, "ab") as log:
+            log_offset = log.tell()
             popen = subprocess.Popen(
                 [*tether, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env={**os.environ, **extra_env},
                 pass_fds=tuple(pass_fds),
                 start_new_session=True,
             )
-        return cls(name, popen, log_path)
+        return cls(name, popen, log_path, log_offset)
 
     def _reap(self) -> None:
         code = self._popen.poll()

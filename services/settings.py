@@ -119,7 +119,7 @@ def default_state_dir() -> Path:
     return root / "headway"
 
 
-def new_worker_id(pid: int | None = None) -> str:
+def new_worker_id(pid: int | str | None = None) -> str:
     """``w-<host>-<pid>-<random>``: unique in the fleet, and readable in a log."""
     host = socket.gethostname().split(".")[0][:32] or "host"
     return f"w-{host}-{os.getpid() if pid is None else pid}-{secrets.token_hex(3)}"
@@ -129,6 +129,8 @@ def served_name(model: str, given: str | None = None) -> str:
     """The name under which jobs ask for a model: as given, else the model itself or its path's last part."""
     if given:
         return given
+    if model.startswith("scripted:"):
+        return "scripted"  # what follows are options of the toy model, not part of its name
     path = Path(model).expanduser()
     if model.startswith(("/", "./", "../", "~")) or model.endswith(".gguf") or path.exists():
         return path.resolve().name.removesuffix(".gguf")

@@ -1,0 +1,53 @@
+"""The command lines of the processes that ``headway up`` starts.
+
+Everything is explicit, except the queue's URL: it may hold a password, so it goes into the environment
+(``HEADWAY_REDIS_URL``) and not where ``ps`` shows it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from headway.services.settings import UpSettings, served_name
+
+
+def headway_command(*arguments: str) -> list[str]:
+    """This installation's ``headway`` with this interpreter, whatever the working directory holds (-P)."""
+    return [sys.executable, "-P", "-m", "headway.services.cli", *arguments]
+
+
+def worker_command(settings: UpSettings, worker_id: str, index: int) -> list[str]:
+    """One worker; ``index`` counts from 0."""
+    options: list[tuple[str, object | None]] = [
+        ("--model", settings.model),
+        ("--served-name", served_name(settings.model, settings.served_name)),
+        ("--dtype", settings.dtype),
+        ("--worker-id", worker_id),
+        ("--kv-cache", settings.kv_cache_bytes),
+        ("--max-sequences", settings.max_sequences),
+        ("--max-batch-tokens", settings.max_batch_tokens),
+        ("--threads", settings.threads),
+        ("--policy", settings.policy),
+        ("--drain-seconds", settings.drain_seconds),
+        ("--metrics-port", None if settings.metrics_port is None else settings.metrics_port + index),
+        ("--log-format", "json"),
+        ("--log-level", settings.log_level),
+    ]
+    return headway_command("worker", *_arguments(options))
+
+
+def gateway_command(settings: UpSettings, listen_fd: int) -> list[str]:
+    """The gateway, on a socket that is already open."""
+    options: list[tuple[str, object | None]] = [
+        ("--host", settings.host),
+        ("--port", settings.port),
+        ("--listen-fd", listen_fd),
+        ("--drain-seconds", settings.drain_seconds),
+        ("--log-format", "json"),
+        ("--log-level", settings.log_level),
+    ]
+    return headway_command("gateway", *_arguments(options))
+
+
+def _arguments(options: list[tuple[str, object | None]]) -> list[str]:
+    return [part for name, value in options if value is not None for part in (name, str(value))]

@@ -1,0 +1,225 @@
+"""The ``headway`` command. Commands import what they need when they run, so that all of them start fast.
+
+Exit codes: 0 done, 2 wrong usage, 3 not reachable, 1 anything else.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway.services import cli_options as options
+from headway.services.cli_jobs import add_job_commands
+from headway.services.errors import ServiceError, StartError
+from headway.services.settings import GatewaySettings, UpSettings, WorkerSettings, default_state_dir
+from headway.services.terminal import show_failure
+
+_UP = UpSettings(state_dir=Path())
+_GATEWAY = GatewaySettings()
+_WORKER = WorkerSettings()
+
+app = typer.Typer(
+    name="headway",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from headway import __version__
+
+        print(f"headway {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def headway(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Message-queue-driven LLM inference: fair, durable, every token through Redis."""
+
+
+@app.command()
+def up(
+    *,
+    host: options.Host = _UP.host,
+    port: options.Port = _UP.port,
+    workers: options.Workers = _UP.workers,
+    model: options.Model = _UP.model,
+    served_name: options.ServedName = None,
+    dtype: options.Dtype = _UP.dtype,
+    state_dir: options.StateDirectory = None,
+    redis_url: options.RedisUrl = None,
+    redis_port: options.RedisPort = None,
+    redis_memory: options.RedisMemory = None,
+    kv_cache: options.KvCache = None,
+    max_sequences: options.MaxSequences = _UP.max_sequences,
+    max_batch_tokens: options.MaxBatchTokens = _UP.max_batch_tokens,
+    threads: options.Threads = None,
+    policy: options.Policy = _UP.policy,
+    drain_seconds: options.DrainSeconds = _UP.drain_seconds,
+    metrics_port: options.MetricsPort = None,
+    log_level: options.LogLevel = "info",
+) -> None:
+    """Start everything on this machine: a queue server, the gateway, the workers; Ctrl-C stops it."""
+    from headway.services.up import run_up
+
+    settings = UpSettings(
+        state_dir=state_dir or default_state_dir(),
+        host=host,
+        port=port,
+        workers=workers,
+        model=model,
+        served_name=served_name,
+        dtype=dtype,
+        redis_url=redis_url,
+        redis_port=redis_port,
+        redis_memory_bytes=redis_memory,
+        kv_cache_bytes=kv_cache,
+        max_sequences=max_sequences,
+        max_batch_tokens=max_batch_tokens,
+        threads=threads,
+        policy=policy,
+        drain_seconds=drain_seconds,
+        metrics_port=metrics_port,
+        log_level=log_level,
+    )
+    raise typer.Exit(run_up(settings))
+
+
+@app.command()
+def gateway(
+    *,
+    redis_url: options.RedisUrl = _GATEWAY.redis_url,
+    host: options.Host = _GATEWAY.host,
+    port: options.Port = _GATEWAY.port,
+    listen_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
+    drain_seconds: options.DrainSeconds = _GATEWAY.drain_seconds,
+    log_format: options.LogFormatOption = _GATEWAY.log_format,
+    log_level: options.LogLevel = "info",
+) -> None:
+    """Run one gateway: HTTP on one side, the queue on the other."""
+    from headway.services.gateway_process import run_gateway
+
+    settings = GatewaySettings(
+        redis_url=redis_url or _GATEWAY.redis_url,
+        host=host,
+        port=port,
+        listen_fd=listen_fd,
+        drain_seconds=drain_seconds,
+        log_format=log_format,
+        log_level=log_level,
+    )
+    raise typer.Exit(run_gateway(settings))
+
+
+@app.command()
+def worker(
+    *,
+    redis_url: options.RedisUrl = _WORKER.redis_url,
+    model: options.Model = _WORKER.model,
+    served_name: options.ServedName = None,
+    dtype: options.Dtype = _WORKER.dtype,
+    device: options.Device = _WORKER.device,
+    worker_id: options.WorkerId = _WORKER.worker_id,
+    kv_cache: options.KvCache = None,
+    block_size: options.BlockSize = _WORKER.block_size,
+    max_model_len: options.MaxModelLen = None,
+    max_sequences: options.MaxSequences = _WORKER.max_sequences,
+    max_batch_tokens: options.MaxBatchTokens = _WORKER.max_batch_tokens,
+    threads: options.Threads = None,
+    policy: options.Policy = _WORKER.policy,
+    lease_seconds: options.LeaseSeconds = _WORKER.lease_seconds,
+    hung_after_seconds: options.HungAfterSeconds = _WORKER.hung_after_seconds,
+    drain_seconds: options.DrainSeconds = _WORKER.drain_seconds,
+    metrics_port: options.MetricsPort = None,
+    metrics_host: options.MetricsHost = _WORKER.metrics_host,
+    log_format: options.LogFormatOption = _WORKER.log_format,
+    log_level: options.LogLevel = "info",
+) -> None:
+    """Run one worker: it loads a model and answers jobs until SIGTERM drains it."""
+    from headway.services.worker import run_worker
+
+    settings = WorkerSettings(
+        redis_url=redis_url or _WORKER.redis_url,
+        model=model,
+        served_name=served_name,
+        dtype=dtype,
+        device=device,
+        worker_id=worker_id,
+        kv_cache_bytes=kv_cache,
+        block_size=block_size,
+        max_model_len=max_model_len,
+        max_sequences=max_sequences,
+        max_batch_tokens=max_batch_tokens,
+        threads=threads,
+        policy=policy,
+        lease_seconds=lease_seconds,
+        hung_after_seconds=hung_after_seconds,
+        drain_seconds=drain_seconds,
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
+        log_format=log_format,
+        log_level=log_level,
+    )
+    raise typer.Exit(run_worker(settings))
+
+
+@app.command()
+def status(
+    *,
+    json_output: options.JsonOutput = False,
+    state_dir: options.StateDirectory = None,
+    redis_url: options.RedisUrl = None,
+) -> None:
+    """Say what runs: the `headway up` of a state dir, or the workers registered at a server."""
+    from headway.services.status import find_status
+
+    found = find_status(state_dir or default_state_dir(), redis_url)
+    if json_output:
+        print(json.dumps(found.to_json()))
+    else:
+        print("\n".join(found.table()))
+    if not found.runs:
+        raise typer.Exit(3)
+
+
+@app.command()
+def schema() -> None:
+    """Print the job contract as JSON Schema."""
+    from headway.queueing.messages import job_schema
+
+    print(json.dumps(job_schema(), indent=2))
+
+
+add_job_commands(app)
+
+
+def main() -> None:
+    """Run the command line; expected failures become one message and an exit code."""
+    try:
+        app(prog_name="headway")
+    except ServiceError as error:
+        show_failure(error)
+        sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        if (error.name or "headway").partition(".")[0] == "headway":
+            raise
+        missing = StartError(
+            f"{error.name} is not installed", hint="pip install 'headway[worker,gateway,embedded]'"
+        )
+        show_failure(missing)
+        sys.exit(missing.exit_code)
+
+
+if __name__ == "__main__":
+    main()

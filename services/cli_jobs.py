@@ -1,0 +1,109 @@
+"""``headway submit``, ``tail`` and ``cancel``: a producer and a consumer for the command line.
+
+They need the light client only, and find the server by ``--redis-url``, or by the running ``headway up``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from headway.services import cli_options as options
+from headway.services.settings import default_state_dir
+
+
+def add_job_commands(app: typer.Typer) -> None:
+    """Add the commands to the ``headway`` command."""
+    app.command()(submit)
+    app.command()(tail)
+    app.command()(cancel)
+
+
+def submit(
+    prompt: Annotated[str, typer.Argument(help="What to ask; - reads it from the standard input.")],
+    *,
+    tenant: Annotated[str, typer.Option(envvar="HEADWAY_TENANT", help="Whose job it is.")] = "default",
+    priority: Annotated[
+        Literal["interactive", "standard", "batch"],
+        typer.Option(envvar="HEADWAY_PRIORITY", help="Class band of the job."),
+    ] = "standard",
+    deadline: options.Deadline = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, envvar="HEADWAY_MAX_TOKENS", help="Length limit of the answer.")
+    ] = None,
+    temperature: Annotated[
+        float,
+        typer.Option(min=0, max=2, envvar="HEADWAY_TEMPERATURE", help="0: always the most likely token."),
+    ] = 1.0,
+    seed: Annotated[
+        int | None, typer.Option(envvar="HEADWAY_SEED", help="The same seed gives the same answer.")
+    ] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat/--raw", help="As a user's turn in a chat, or as text to continue.")
+    ] = True,
+    system: Annotated[
+        str | None, typer.Option(help="Instructions for the model, before the prompt (chat only).")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(envvar="HEADWAY_MODEL", help="Default: the model that is served, if it is one."),
+    ] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="The same key again gives the same job.")
+    ] = None,
+    redis_url: options.RedisUrl = None,
+    state_dir: options.StateDirectory = None,
+) -> None:
+    """Post a job and print its id."""
+    from headway.services.job_commands import submit_job
+
+    if system is not None and not chat:
+        raise typer.BadParameter("--system goes with --chat, not with --raw")
+    sampling: dict[str, Any] = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed}
+    fields: dict[str, Any] = {
+        "tenant": tenant,
+        "priority": priority,
+        "deadline_seconds": deadline,
+        "idempotency_key": idempotency_key,
+        "sampling": sampling,
+        # Nobody is connected whose leaving could mean anything.
+        "on_disconnect": "detach",
+    }
+    text = typer.get_text_stream("stdin").read() if prompt == "-" else prompt
+    if chat:
+        instructions = [] if system is None else [{"role": "system", "content": system}]
+        fields["messages"] = [*instructions, {"role": "user", "content": text}]
+    else:
+        fields["prompt"] = text
+    print(submit_job(fields, model, redis_url, _state_dir(state_dir)))
+
+
+def tail(
+    job: options.JobArgument,
+    *,
+    json_output: options.JsonOutput = False,
+    redis_url: options.RedisUrl = None,
+    state_dir: options.StateDirectory = None,
+) -> None:
+    """Follow a job from its start: its text as it comes, or its events with --json."""
+    from headway.services.job_commands import tail_job
+
+    raise typer.Exit(tail_job(job, redis_url, _state_dir(state_dir), as_json=json_output))
+
+
+def cancel(
+    job: options.JobArgument,
+    *,
+    redis_url: options.RedisUrl = None,
+    state_dir: options.StateDirectory = None,
+) -> None:
+    """Ask for the end of a job; prints what it met: queued, running or finished."""
+    from headway.services.job_commands import cancel_job
+
+    print(cancel_job(job, redis_url, _state_dir(state_dir)))
+
+
+def _state_dir(given: Path | None) -> Path:
+    return given or default_state_dir()

@@ -1,0 +1,191 @@
+"""The options of the command line, once each: name, ``HEADWAY_…`` variable, help.
+
+Every option of every command is also a variable: ``--max-sequences`` is ``HEADWAY_MAX_SEQUENCES``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+import typer
+
+from headway.services.settings import DType, LogFormat
+from headway.services.units import parse_duration, parse_size
+
+Parsed = TypeVar("Parsed")
+
+
+def checked(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
+    """A parser whose ValueError becomes a usage error (exit code 2)."""
+
+    def parse_option(text: str) -> Parsed:
+        # A default comes in as the value that it is.
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # typer passes defaults through
+            return text  # type: ignore[unreachable]  # the same
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    return parse_option
+
+
+_size = checked(parse_size)
+_duration = checked(parse_duration)
+
+RedisUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--redis-url",
+        envvar="HEADWAY_REDIS_URL",
+        metavar="URL",
+        help="redis://, rediss:// or unix:// URL of the queue's server.",
+    ),
+]
+StateDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        "--state-dir",
+        envvar="HEADWAY_STATE_DIR",
+        metavar="DIR",
+        help="Where `headway up` keeps its queue, logs and state.",
+        show_default="~/.local/state/headway",
+    ),
+]
+Host = Annotated[str, typer.Option(envvar="HEADWAY_HOST", help="Address to listen on; 0.0.0.0 for all.")]
+Port = Annotated[
+    int, typer.Option(min=0, max=65535, envvar="HEADWAY_PORT", help="HTTP port; 0 takes a free one.")
+]
+Workers = Annotated[int, typer.Option(min=1, max=256, envvar="HEADWAY_WORKERS", help="Worker processes.")]
+Model = Annotated[
+    str,
+    typer.Option(
+        envvar="HEADWAY_MODEL", help="smollm2-135m, a .gguf file, a model folder, or a hub id (org/name)."
+    ),
+]
+ServedName = Annotated[
+    str | None,
+    typer.Option(
+        envvar="HEADWAY_SERVED_NAME", metavar="NAME", help="Name under which jobs ask for the model."
+    ),
+]
+Dtype = Annotated[DType, typer.Option(envvar="HEADWAY_DTYPE", help="Number format of the computation.")]
+RedisPort = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=65535, envvar="HEADWAY_REDIS_PORT", help="Open the embedded server on 127.0.0.1:PORT too."
+    ),
+]
+RedisMemory = Annotated[
+    int | None,
+    typer.Option(
+        parser=_size,
+        envvar="HEADWAY_REDIS_MEMORY",
+        metavar="SIZE",
+        help="Bound of the embedded server's data, such as 512MiB.",
+    ),
+]
+KvCache = Annotated[
+    int | None,
+    typer.Option(
+        parser=_size,
+        envvar=["HEADWAY_KV_CACHE", "HEADWAY_KV_CACHE_BYTES"],
+        metavar="SIZE",
+        help="KV cache of each worker, such as 2GiB; default: sized from free memory.",
+    ),
+]
+MaxSequences = Annotated[
+    int,
+    typer.Option(
+        min=1, max=4096, envvar="HEADWAY_MAX_SEQUENCES", help="Requests that one iteration may batch."
+    ),
+]
+MaxBatchTokens = Annotated[
+    int,
+    typer.Option(min=1, envvar="HEADWAY_MAX_BATCH_TOKENS", help="New tokens that one iteration may compute."),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        min=1, envvar="HEADWAY_THREADS", help="CPU threads of each worker; default: all cores, shared."
+    ),
+]
+Policy = Annotated[
+    Literal["fcfs", "priority"], typer.Option(envvar="HEADWAY_POLICY", help="Who goes first inside a worker.")
+]
+DrainSeconds = Annotated[
+    float,
+    typer.Option(
+        parser=_duration,
+        envvar="HEADWAY_DRAIN_SECONDS",
+        metavar="DURATION",
+        help="How long open answers may still finish when stopping.",
+    ),
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=65535,
+        envvar="HEADWAY_METRICS_PORT",
+        help="Prometheus port of the worker; with several, the first one's.",
+    ),
+]
+MetricsHost = Annotated[str, typer.Option(envvar="HEADWAY_METRICS_HOST", help="Address of the metrics port.")]
+LogFormatOption = Annotated[
+    LogFormat, typer.Option("--log-format", envvar="HEADWAY_LOG_FORMAT", help="auto: pretty on a terminal.")
+]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"],
+    typer.Option(envvar="HEADWAY_LOG_LEVEL", help="Least level that is logged."),
+]
+JsonOutput = Annotated[bool, typer.Option("--json", help="For scripts: JSON, one value a line.")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="A job id, as `headway submit` prints it.")]
+Device = Annotated[
+    str,
+    typer.Option(
+        envvar="HEADWAY_DEVICE", help="auto, cpu, cuda or cuda:N; auto takes a GPU when there is one."
+    ),
+]
+WorkerId = Annotated[
+    str,
+    typer.Option(
+        envvar="HEADWAY_WORKER_ID", metavar="ID", help="Unique in the fleet; default: w-HOST-PID-RANDOM."
+    ),
+]
+BlockSize = Annotated[int, typer.Option(min=1, envvar="HEADWAY_BLOCK_SIZE", help="Tokens per KV block.")]
+MaxModelLen = Annotated[
+    int | None,
+    typer.Option(
+        min=1, envvar="HEADWAY_MAX_MODEL_LEN", help="Most tokens of a prompt and its answer together."
+    ),
+]
+LeaseSeconds = Annotated[
+    float,
+    typer.Option(
+        parser=_duration,
+        envvar="HEADWAY_LEASE_SECONDS",
+        metavar="DURATION",
+        help="A dead worker's jobs move on after this long at the latest.",
+    ),
+]
+HungAfterSeconds = Annotated[
+    float,
+    typer.Option(
+        parser=_duration,
+        envvar="HEADWAY_HUNG_AFTER_SECONDS",
+        metavar="DURATION",
+        help="A step that takes longer is taken for hung, and the worker ends.",
+    ),
+]
+Deadline = Annotated[
+    float | None,
+    typer.Option(
+        parser=_duration,
+        envvar="HEADWAY_DEADLINE",
+        metavar="DURATION",
+        help="Past it the job never starts, or stops with what it has; such as 30s.",
+    ),
+]

@@ -1,0 +1,71 @@
+"""How a command finds its server: the URL it was given, else the running ``headway up`` of a state dir."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headway.queueing.errors import QueueUnavailableError, ServerUnsuitableError
+from headway.queueing.protocol import Queue
+from headway.services.errors import NotReachableError, StartError, UsageError
+from headway.services.settings import mask_password
+from headway.services.state import StateDir, UpState
+
+URL_SCHEMES = ("redis://", "rediss://", "unix://")
+
+
+def check_url(url: str) -> str:
+    """The URL; raises UsageError for one that no Redis client understands."""
+    if not url.startswith(URL_SCHEMES):
+        raise UsageError(
+            f"{mask_password(url)!r} is no Redis URL",
+            hint="--redis-url redis://HOST:6379/0, rediss://… for TLS, or unix:///path/to/redis.sock",
+        )
+    return url
+
+
+def open_queue(url: str) -> Queue:
+    """The queue at a server; nothing is connected yet."""
+    # Imported here: it takes longer than everything else that most commands do.
+    from headway.queueing.redis_queue import RedisQueue
+
+    return RedisQueue(check_url(url))
+
+
+async def checked_queue(url: str) -> tuple[Queue, tuple[str, ...]]:
+    """The queue at a server that is prepared and keeps jobs, with warnings.
+
+    Raises NotReachableError, and StartError when the server's version or settings would lose jobs.
+    """
+    queue = open_queue(url)
+    try:
+        return queue, await queue.check_server()
+    except QueueUnavailableError as error:
+        await queue.close()
+        raise not_reachable(url, error) from None
+    except ServerUnsuitableError as error:
+        await queue.close()
+        raise StartError(f"{mask_password(url)} would lose jobs: {error}") from None
+
+
+def not_reachable(url: str, error: Exception) -> NotReachableError:
+    """What to say when no server answers."""
+    return NotReachableError(
+        f"no Redis or Valkey answers at {mask_password(url)}: {error}",
+        hint="start it, or correct --redis-url / HEADWAY_REDIS_URL",
+    )
+
+
+def locate(redis_url: str | None, state_dir: Path) -> tuple[str, UpState | None]:
+    """The server's URL, and the ``headway up`` it was found through (None: the URL was given).
+
+    Raises NotReachableError when no URL was given and nothing runs in the state dir.
+    """
+    if redis_url is not None:
+        return check_url(redis_url), None
+    state = StateDir(state_dir).read_live()
+    if state is None:
+        raise NotReachableError(
+            f"no headway up runs in {state_dir}",
+            hint="start one (headway up), name its --state-dir, or pass --redis-url URL",
+        )
+    return state.redis.url, state

@@ -1,0 +1,163 @@
+"""One gateway process: the ASGI app on uvicorn, and its stop without cutting anyone off.
+
+first signal    no new jobs (503, /readyz turns red); open answers stream on, up to the drain time
+then            streams still open end with a frame that says where their job goes on; the process ends
+second signal   the same, at once
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import time
+from collections.abc import Callable, Generator
+
+import uvicorn
+from prometheus_client import REGISTRY
+
+from headway import __version__
+from headway.gateway.app import create_app
+from headway.gateway.gateway import Gateway
+from headway.gateway.settings import GatewaySettings as AppSettings
+from headway.queueing.protocol import Queue
+from headway.services.connection import checked_queue
+from headway.services.errors import NotReachableError
+from headway.services.listener import open_listener, url_of
+from headway.services.logs import configure_logging, get_logger
+from headway.services.settings import GatewaySettings, shown
+
+START_SECONDS = 30.0
+"""How long to wait for the queue's server at the start."""
+KEEP_ALIVE_SECONDS = 75
+"""Longer than the 60 s of common proxies, so that they close idle connections, not we."""
+DRAIN_LOOK_SECONDS = 0.05
+END_SECONDS = 3
+"""What streams get to send their last frame, and errands their last cancel."""
+
+_log = get_logger("gateway")
+
+
+def run_gateway(settings: GatewaySettings) -> int:
+    """Serve until stopped; the exit code. Raises ServiceError for what is expected to go wrong."""
+    configure_logging(level=settings.log_level, format=settings.log_format)
+    if settings.listen_fd is None:
+        listener = open_listener(settings.host, settings.port)
+    else:
+        listener = socket.socket(fileno=settings.listen_fd)
+    _log.info("starting", version=__version__, **shown(settings))
+    with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
+        runner.run(_serve(settings, listener))
+    return 0
+
+
+def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where it is installed; None: asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(settings: GatewaySettings, listener: socket.socket) -> None:
+    queue = await _prepared_queue(settings.redis_url)
+    try:
+        app = create_app(
+            queue,
+            AppSettings(version=__version__),
+            registry=REGISTRY,
+            clock=time.monotonic,
+            wall_clock=time.time,
+        )
+        gateway: Gateway = app.state.gateway
+        server = _Server(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,  # the app's own request log says more
+                lifespan="on",
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=END_SECONDS,
+                server_header=False,
+            )
+        )
+        with _Stop(server, gateway, settings.drain_seconds).on_signals():
+            _log.info("listening", url=url_of(listener))
+            await server.serve(sockets=[listener])
+    finally:
+        await queue.close()
+    _log.info("stopped")
+
+
+async def _prepared_queue(url: str) -> Queue:
+    """The queue once its server answers; raises NotReachableError after START_SECONDS."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + START_SECONDS
+    while True:
+        try:
+            queue, warnings = await checked_queue(url)
+        except NotReachableError:
+            if loop.time() > deadline:
+                raise
+            await asyncio.sleep(0.5)
+            continue
+        for warning in warnings:
+            _log.warning(warning)
+        return queue
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server without its own signal handling: a drain comes before its shutdown."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leave the signals alone."""
+        yield
+
+
+class _Stop:
+    """Turns signals into the two steps of a gateway's stop."""
+
+    def __init__(self, server: uvicorn.Server, gateway: Gateway, drain_seconds: float) -> None:
+        self._server = server
+        self._gateway = gateway
+        self._drain_seconds = drain_seconds
+        self._draining: asyncio.Task[None] | None = None
+
+    @contextlib.contextmanager
+    def on_signals(self) -> Generator[None, None, None]:
+        """Act on SIGTERM and SIGINT."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    def _signalled(self) -> None:
+        if self._draining is None:
+            _log.info("draining", seconds=self._drain_seconds, open_requests=self._open_requests)
+            self._gateway.stopping.drain()
+            self._draining = asyncio.ensure_future(self._drain())
+        else:
+            self._end()
+
+    async def _drain(self) -> None:
+        """Let open requests finish, then end."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._drain_seconds):
+                while self._open_requests:  # noqa: ASYNC110 -- uvicorn has a count, and no event for it
+                    await asyncio.sleep(DRAIN_LOOK_SECONDS)
+        self._end()
+
+    def _end(self) -> None:
+        self._gateway.stopping.end()
+        self._server.should_exit = True
+
+    @property
+    def _open_requests(self) -> int:
+        return len(self._server.server_state.tasks)

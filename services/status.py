@@ -1,0 +1,134 @@
+"""What runs on this machine, or in a fleet, as ``headway status`` reports it. Scripts rely on its JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headway.services.connection import check_url, not_reachable, open_queue
+from headway.services.settings import mask_password
+from headway.services.state import StateDir, UpState
+
+if TYPE_CHECKING:  # `headway status` on this machine needs no Redis client
+    from headway.queueing.protocol import WorkerCard
+
+
+@dataclass(frozen=True, slots=True)
+class PartStatus:
+    """One process: None where there is none, or where it is not ours to know (an external server's pid)."""
+
+    pid: int | None = None
+    url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """One worker. State: starting | ready | draining | restarting."""
+
+    id: str
+    pid: int | None
+    model: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The contract of ``headway status --json``; ``ready``: a job posted now is answered."""
+
+    ready: bool = False
+    gateway: PartStatus = PartStatus()
+    redis: PartStatus = PartStatus()
+    workers: tuple[WorkerStatus, ...] = ()
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is anything to report on."""
+        return self.gateway.url is not None or self.redis.url is not None or bool(self.workers)
+
+    def to_json(self) -> dict[str, object]:
+        """The fields in the order that is documented."""
+        return asdict(self)
+
+    def table(self) -> list[str]:
+        """The same for a person."""
+        if not self.runs:
+            return ["nothing runs here"]
+        rows = [("redis", self.redis.pid, "", mask_password(self.redis.url or ""))]
+        if self.gateway.url is not None:
+            rows.append(("gateway", self.gateway.pid, "", self.gateway.url))
+        rows += [(worker.id, worker.pid, worker.state, worker.model) for worker in self.workers]
+        widths = [max(len(str(row[column] or "-")) for row in rows) for column in range(3)]
+        head = "ready" if self.ready else "not ready"
+        return [head, *("  ".join(_cells(row, widths)).rstrip() for row in rows)]
+
+
+def _cells(row: tuple[str, int | None, str, str], widths: list[int]) -> list[str]:
+    cells = [str(cell or "-").ljust(width) for cell, width in zip(row, widths, strict=False)]
+    return [*cells, row[3]]
+
+
+def status_of(state: UpState) -> Status:
+    """The status of a running ``headway up``: its claims, corrected by which processes really live."""
+    redis_lives = state.redis.mark is None or state.redis.mark.lives
+    gateway_lives = state.gateway.mark is not None and state.gateway.mark.lives
+    workers = tuple(
+        WorkerStatus(
+            worker.worker_id,
+            worker.mark.pid if worker.mark is not None and worker.mark.lives else None,
+            worker.model,
+            worker.state if worker.mark is not None and worker.mark.lives else "restarting",
+        )
+        for worker in state.workers
+    )
+    serves = any(worker.state == "ready" for worker in workers)
+    return Status(
+        ready=state.ready and redis_lives and gateway_lives and serves,
+        gateway=_part(state.gateway.mark.pid, state.gateway.url)
+        if state.gateway.mark is not None and gateway_lives
+        else PartStatus(),
+        redis=PartStatus(state.redis.mark.pid if state.redis.mark is not None else None, state.redis.url)
+        if redis_lives
+        else PartStatus(),
+        workers=workers,
+    )
+
+
+def _part(pid: int, url: str) -> PartStatus:
+    return PartStatus(pid, url)
+
+
+def status_of_fleet(redis_url: str, cards: tuple[WorkerCard, ...]) -> Status:
+    """The status of workers that registered at one server, wherever they run."""
+    return Status(
+        ready=any(card.state == "ready" for card in cards),
+        redis=PartStatus(None, redis_url),
+        workers=tuple(WorkerStatus(card.worker_id, card.pid, card.model, card.state) for card in cards),
+    )
+
+
+def find_status(state_dir: Path, redis_url: str | None) -> Status:
+    """The status of the ``headway up`` in a state dir, or of the fleet at another server.
+
+    Raises NotReachableError when that server does not answer.
+    """
+    state = StateDir(state_dir).read_live()
+    if state is not None and redis_url in (None, state.redis.url):
+        return status_of(state)
+    if redis_url is None:
+        return Status()
+    cards = asyncio.run(_registered(check_url(redis_url)))
+    return status_of_fleet(redis_url, cards) if cards else Status()
+
+
+async def _registered(url: str) -> tuple[WorkerCard, ...]:
+    from headway.queueing.errors import QueueUnavailableError
+
+    queue = open_queue(url)
+    try:
+        return await queue.workers()
+    except QueueUnavailableError as error:
+        raise not_reachable(url, error) from None
+    finally:
+        await queue.close()

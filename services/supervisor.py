@@ -1,0 +1,243 @@
+"""``headway up``: starts everything, says what happens, keeps it alive, stops it in order."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable
+from itertools import islice
+
+from headway.queueing.errors import QueueingError
+from headway.queueing.protocol import Queue
+from headway.services.connection import checked_queue
+from headway.services.embedded import EmbeddedServer
+from headway.services.errors import ServiceError
+from headway.services.fleet import Fleet
+from headway.services.journal import Journal
+from headway.services.keeper import Death, Keeper, KeeperState
+from headway.services.listener import answers_http
+from headway.services.log_tail import MAX_WORDS, LogFollower
+from headway.services.settings import UpSettings, mask_password
+from headway.services.state import StateDir, UpState
+from headway.services.stop_signals import StopSignals
+from headway.services.terminal import Terminal
+
+WATCH_STARTING_SECONDS = 0.1
+WATCH_SERVING_SECONDS = 1.0
+PROBE_SECONDS = 10.0
+"""A gateway that starts answers the first probe when it is ready: the probe waits in the socket's backlog."""
+LOG_LOOK_SECONDS = 0.25
+SLOW_START_SECONDS = 15.0
+"""From then on warnings of processes that are not ready yet are shown too; before, only if they fail."""
+
+
+class Supervisor:
+    """Runs a fleet on this machine until a signal, or a process that cannot start, ends it."""
+
+    def __init__(
+        self,
+        settings: UpSettings,
+        state: StateDir,
+        listener: socket.socket,
+        server: EmbeddedServer | None,
+        terminal: Terminal,
+    ) -> None:
+        """``state``: a dir that this process holds; ``server`` None: an external one."""
+        self.fleet = Fleet(settings, state, listener, server, changed=self._changed, died=self._died)
+        self._state = state
+        self._terminal = terminal
+        self._journal = Journal(state.logs / "up.log")
+        self._signals = StopSignals()
+        self._began = time.monotonic()
+        self._left_behind = state.read()
+        self._queue: Queue | None = None
+        self._queue_answers = False
+        self._has_served = asyncio.Event()
+        self._written: UpState | None = None
+
+    async def run(self, on_ready: Callable[[], None]) -> int:
+        """Serve until asked to stop; 0 after an orderly stop, minus the signal when asked twice.
+
+        ``on_ready`` is called once, when everything is ready for the first time. Raises ServiceError when
+        something cannot start, after everything else has been stopped.
+        """
+        with self._signals.caught():
+            serving = asyncio.ensure_future(self._serve(on_ready))
+            asked = asyncio.ensure_future(self._signals.first.wait())
+            await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (serving, asked):
+                task.cancel()
+            outcome = (await asyncio.gather(serving, asked, return_exceptions=True))[0]
+            is_orderly = await self._stop()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return 0 if is_orderly else -int(self._signals.last or 0)
+
+    # -- serve ----------------------------------------------------------------------------------------
+
+    async def _serve(self, on_ready: Callable[[], None]) -> None:
+        """Start everything and keep it alive; ends only by an error or by being cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._follow_logs())
+                if self.fleet.redis is not None:
+                    tasks.create_task(self.fleet.redis.run())
+                    await self.fleet.redis.started.wait()
+                for keeper in [self.fleet.gateway, *self.fleet.workers]:
+                    tasks.create_task(keeper.run())
+                # Only now, while the processes load: connecting means importing the Redis client.
+                await asyncio.sleep(0)
+                await self._connect()
+                tasks.create_task(self._watch_gateway())
+                tasks.create_task(self._watch_workers())
+                await self._has_served.wait()
+                on_ready()
+        except* ServiceError as errors:
+            raise errors.exceptions[0] from None
+
+    async def _connect(self) -> None:
+        """Open the queue, and free the jobs of workers that were killed with the last ``headway up`` here."""
+        self._queue, warnings = await checked_queue(self.fleet.redis_url)
+        for warning in warnings:
+            self._terminal.event("redis", "warning", warning, colour="yellow")
+        if self.fleet.redis is None:
+            self._terminal.event("redis", "ready", f"{self._elapsed}   {mask_password(self.fleet.redis_url)}")
+        for worker in () if self._left_behind is None else self._left_behind.workers:
+            if worker.mark is None or not worker.mark.lives:
+                await self._expire(worker.model, worker.worker_id)
+
+    async def _watch_gateway(self) -> None:
+        gateway = self.fleet.gateway
+        while True:
+            if gateway.state is KeeperState.STARTING and gateway.child is not None:
+                child = gateway.child
+                if await answers_http(self.fleet.url, "/healthz", PROBE_SECONDS) and gateway.child is child:
+                    gateway.mark_ready()
+            await asyncio.sleep(WATCH_STARTING_SECONDS)
+
+    async def _watch_workers(self) -> None:
+        assert self._queue is not None, "connected before it is watched"
+        while True:
+            try:
+                cards = await self._queue.workers()
+            except QueueingError:
+                self._queue_answers = False
+            else:
+                self._queue_answers = True
+                self.fleet.apply_cards(cards)
+            self._publish()
+            settled = all(worker.is_ready for worker in self.fleet.workers) and self._queue_answers
+            await asyncio.sleep(WATCH_SERVING_SECONDS if settled else WATCH_STARTING_SECONDS)
+
+    async def _follow_logs(self) -> None:
+        followers = {keeper: LogFollower(self.fleet.log_path(keeper)) for keeper in self.fleet.keepers}
+        while True:
+            for keeper, follower in followers.items():
+                if keeper.has_served or time.monotonic() - self._began > SLOW_START_SECONDS:
+                    self._show_loud(keeper, follower)
+                follower.bound()
+            await asyncio.sleep(LOG_LOOK_SECONDS)
+
+    def _show_loud(self, keeper: Keeper, follower: LogFollower) -> None:
+        loud = (line for line in follower.new_lines() if line.is_loud)
+        for line in islice(loud, MAX_WORDS):
+            level = line.level or "says"
+            self._terminal.event(
+                keeper.name, level, line.message, colour="yellow" if level == "warning" else "red"
+            )
+        if any(True for _ in loud):
+            self._terminal.event(keeper.name, "…", f"more in {follower.path}", colour="dim")
+
+    # -- what the keepers tell ------------------------------------------------------------------------
+
+    def _changed(self, keeper: Keeper) -> None:
+        self._journal.write("state", process=keeper.name, state=keeper.state.value, pid=keeper.pid)
+        if keeper.state is KeeperState.READY:
+            place = {"redis": self.fleet.redis_url, "gateway": self.fleet.url}.get(
+                keeper.name, self.fleet.model
+            )
+            self._terminal.event(keeper.name, "ready", f"{self._elapsed}   {place}  (pid {keeper.pid})")
+            if all(one.is_ready for one in self.fleet.keepers):
+                self._has_served.set()
+        self._publish()
+
+    async def _died(self, keeper: Keeper, death: Death, pause_seconds: float) -> None:
+        self._publish()
+        detail = f"{death.reason}; starts again in {pause_seconds:.1f} s"
+        self._journal.write("died", level="error", process=keeper.name, reason=death.reason)
+        self._terminal.event(keeper.name, "died", detail, colour="red")
+        if keeper in self.fleet.workers:
+            await self._expire(self.fleet.model, self.fleet.worker_id(keeper))
+
+    async def _expire(self, model: str, worker_id: str) -> None:
+        """End a dead worker's leases now; without the server's help they end by themselves, later."""
+        if self._queue is None:
+            return
+        try:
+            moved = await self._queue.expire_worker(model, worker_id)
+            await self._queue.farewell(worker_id)
+        except QueueingError as error:
+            self._journal.write("expire failed", level="warning", worker=worker_id, error=str(error))
+            return
+        if moved:
+            self._journal.write("jobs move on", worker=worker_id, jobs=moved)
+            self._terminal.event("redis", "moved", f"{moved} running jobs of {worker_id} go on elsewhere")
+
+    def _publish(self) -> None:
+        """Write the state file when something in it has changed."""
+        can_answer = self.fleet.gateway.is_ready and any(worker.is_ready for worker in self.fleet.workers)
+        state = self.fleet.snapshot(ready=self._has_served.is_set() and self._queue_answers and can_answer)
+        if state != self._written:
+            try:
+                self._state.write(state)
+            except OSError as error:  # a full disk: serving matters more
+                self._journal.write("state file", level="error", error=str(error))
+                return
+            self._written = state
+
+    @property
+    def _elapsed(self) -> str:
+        return f"{time.monotonic() - self._began:5.1f} s"
+
+    # -- stop -----------------------------------------------------------------------------------------
+
+    async def _stop(self) -> bool:
+        """Stop everything; False when a second signal made it a stop at once."""
+        impatience = self._signals.second if self._signals.first.is_set() else self._signals.first
+        in_order = asyncio.ensure_future(self._stop_in_order())
+        asked = asyncio.ensure_future(impatience.wait())
+        await asyncio.wait({in_order, asked}, return_when=asyncio.FIRST_COMPLETED)
+        is_orderly = in_order.done()
+        for task in (in_order, asked):
+            task.cancel()
+        outcome = (await asyncio.gather(in_order, asked, return_exceptions=True))[0]
+        if not is_orderly or isinstance(outcome, Exception):
+            self._terminal.line("  stopping at once")
+            self._publish()  # the next ``up`` frees the jobs of the workers named there
+            await self.fleet.end_now()
+        else:
+            self._state.forget()
+        self._journal.write("stopped", in_order=is_orderly)
+        if self._queue is not None:
+            await self._queue.close()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return is_orderly
+
+    async def _stop_in_order(self) -> None:
+        self._terminal.line()
+        self._report_stop("gateway", await self.fleet.stop_gateway())
+        killed = await self.fleet.stop_workers()
+        for keeper in self.fleet.workers:
+            self._report_stop(keeper.name, keeper not in killed)
+        for keeper in killed:
+            await self._expire(self.fleet.model, self.fleet.worker_id(keeper))
+        if self.fleet.redis is not None:
+            self._report_stop("redis", await self.fleet.stop_redis())
+
+    def _report_stop(self, name: str, by_itself: bool) -> None:
+        if by_itself:
+            self._terminal.event(name, "stopped", "", colour="dim")
+        else:
+            self._terminal.event(name, "killed", "it did not stop in time", colour="red")

@@ -1,0 +1,44 @@
+"""Sizes and durations as people write them: ``2GiB``, ``512MB``, ``30s``, ``1.5h``.
+
+A bare number is bytes, or seconds.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_NUMBER: Final = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*$")
+_SIZES: Final = {
+    "": 1,
+    "b": 1,
+    "k": 1 << 10,
+    "kib": 1 << 10,
+    "kb": 10**3,
+    "m": 1 << 20,
+    "mib": 1 << 20,
+    "mb": 10**6,
+    "g": 1 << 30,
+    "gib": 1 << 30,
+    "gb": 10**9,
+}
+_DURATIONS: Final = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_size(text: str) -> int:
+    """Bytes; raises ValueError that shows how a size is written."""
+    number, factor = _split(text, _SIZES, "a size is written like 512MiB or 2GiB")
+    return int(number * factor)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds; raises ValueError that shows how a duration is written."""
+    number, factor = _split(text, _DURATIONS, "a duration is written like 30s, 5m or 2h")
+    return number * factor
+
+
+def _split(text: str, units: dict[str, int] | dict[str, float], how: str) -> tuple[float, float]:
+    match = _NUMBER.match(text)
+    if match is None or match[2].lower() not in units:
+        raise ValueError(f"{text!r}: {how}")
+    return float(match[1]), units[match[2].lower()]

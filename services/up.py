@@ -1,0 +1,90 @@
+"""What ``headway up`` does before and around its supervisor: checks, header, exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import shutil
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from headway import __version__
+from headway.services.connection import check_url
+from headway.services.embedded import EmbeddedOptions, EmbeddedServer, find_server_binary
+from headway.services.journal import Journal
+from headway.services.listener import open_listener
+from headway.services.memory import read_memory
+from headway.services.preflight import check_installed, check_model, share_out
+from headway.services.settings import UpSettings, default_state_dir, shown
+from headway.services.state import StateDir
+from headway.services.stop_signals import die_of
+from headway.services.supervisor import Supervisor
+from headway.services.terminal import Terminal, short_path
+from headway.services.welcome import welcome
+
+
+def run_up(settings: UpSettings) -> int:
+    """Run until stopped; the exit code. Raises ServiceError for everything expected."""
+    state = StateDir(settings.state_dir)
+    state.prepare()
+    state.hold()
+    check_installed(settings.model)
+    check_model(settings.model)
+    settings = share_out(settings, read_memory(), len(os.sched_getaffinity(0)))
+    server = _embedded(settings, state)
+    listener = open_listener(settings.host, settings.port)
+    Journal(state.logs / "up.log").write("up", version=__version__, pid=os.getpid(), settings=shown(settings))
+    code = asyncio.run(_supervise(settings, state, listener, server))
+    if code < 0:
+        die_of(signal.Signals(-code))
+    return code
+
+
+def _embedded(settings: UpSettings, state: StateDir) -> EmbeddedServer | None:
+    """The embedded server to be, with what can be checked before it starts; None with an external one."""
+    if settings.redis_url is not None:
+        check_url(settings.redis_url)
+        return None
+    find_server_binary()
+    return EmbeddedServer(state, EmbeddedOptions(settings.redis_port, settings.redis_memory_bytes))
+
+
+async def _supervise(
+    settings: UpSettings, state: StateDir, listener: socket.socket, server: EmbeddedServer | None
+) -> int:
+    terminal = Terminal()
+    supervisor = Supervisor(settings, state, listener, server, terminal)
+    _header(terminal, settings, state)
+
+    def on_ready() -> None:
+        fleet = supervisor.fleet
+        welcome(terminal, fleet.url, fleet.model, state.logs, command=_command(), options=_options(state))
+
+    return await supervisor.run(on_ready)
+
+
+def _header(terminal: Terminal, settings: UpSettings, state: StateDir) -> None:
+    """Say which settings are in effect."""
+    terminal.line(terminal.paint(f"Headway {__version__}", "bold"))
+    workers = f"{settings.workers} worker{'s' if settings.workers > 1 else ''}"
+    terminal.line(f"  model     {settings.model}, {settings.dtype}, {workers}")
+    terminal.line(f"  state     {short_path(state.root)}")
+    terminal.line()
+
+
+def _command() -> str:
+    """What to type for ``headway`` here: inside a .venv it is often not on PATH."""
+    on_path = shutil.which("headway")
+    here = Path(sys.executable).with_name("headway")
+    if (on_path is not None and Path(on_path).resolve() == here.resolve()) or not here.exists():
+        return "headway"
+    return str(here.relative_to(Path.cwd())) if here.is_relative_to(Path.cwd()) else str(here)
+
+
+def _options(state: StateDir) -> str:
+    """The option by which other commands find this state dir; none for the default one."""
+    is_default = state.root == Path(os.path.abspath(default_state_dir()))
+    return "" if is_default else f" --state-dir {shlex.quote(str(state.root))}"
