@@ -38,10 +38,12 @@ def start_waiting(
             promised += wanted
             for earlier in passed:
                 earlier.passes += 1
-            continue
-        passed.append(request)
-        may_wait = bool(active or started)
-        if may_wait and (request.passes >= limits.max_passes or len(passed) >= limits.max_looks):
+        else:
+            passed.append(request)
+        something_runs = bool(active or started)
+        if something_runs and (
+            len(passed) >= limits.max_looks or any(earlier.passes >= limits.max_passes for earlier in passed)
+        ):
             break
     return started
 

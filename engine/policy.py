@@ -16,8 +16,9 @@ from headway.engine.request import Request
 class Policy(Protocol):
     """The order in which requests start, and share the prefill budget once they have."""
 
-    def __len__(self) -> int:
-        """Requests waiting."""
+    @property
+    def waiting(self) -> int:
+        """Requests that wait."""
         ...
 
     def enqueue(self, request: Request) -> None:
@@ -47,7 +48,9 @@ class RankedPolicy(ABC):
     def rank(self, request: Request) -> Rank:
         """Its place; ends with the serial number, so no two are equal."""
 
-    def __len__(self) -> int:
+    @property
+    def waiting(self) -> int:
+        """Requests that wait."""
         return len(self._line)
 
     def enqueue(self, request: Request) -> None:

@@ -175,7 +175,7 @@ class Scheduler:
     def load(self) -> EngineLoad:
         """Counts between two steps; running, waiting and held requests are disjoint."""
         running = sum(not request.is_held for request in self._roster.running.values())
-        waiting = len(self._policy)
+        waiting = self._policy.waiting
         return EngineLoad(
             running=running,
             waiting=waiting,

@@ -1,0 +1,97 @@
+"""The ledger's books balance after any operation, and a failed operation changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from headway.engine.blocks import BlockLedger, BlockTable
+from headway.engine.errors import InvariantError
+
+
+class LedgerWalk(RuleBasedStateMachine):
+    """Random tables on a small pool, beside a model that only counts."""
+
+    @initialize(block_count=st.integers(3, 12), block_size=st.integers(1, 4))
+    def make(self, block_count: int, block_size: int) -> None:
+        self.ledger = BlockLedger(block_count, block_size)
+        self.tables: list[BlockTable] = []
+        self.promised: dict[BlockTable, int] = {}
+        self.closed: list[BlockTable] = []
+
+    @rule(blocks=st.integers(1, 14))
+    def open(self, blocks: int) -> None:
+        if blocks > self.ledger.block_count - sum(self.promised.values()):
+            with pytest.raises(InvariantError):
+                self.ledger.open_table(blocks)
+            return
+        table = self.ledger.open_table(blocks)
+        self.tables.append(table)
+        self.promised[table] = blocks
+
+    @precondition(lambda self: self.tables)
+    @rule(choice=st.data(), tokens=st.integers(0, 60))
+    def extend(self, choice: st.DataObject, tokens: int) -> None:
+        table = choice.draw(st.sampled_from(self.tables))
+        before = table.blocks
+        if self.ledger.blocks_for(tokens) > self.promised[table]:
+            with pytest.raises(InvariantError):
+                self.ledger.extend(table, tokens)
+            assert table.blocks is before
+            return
+        after = self.ledger.extend(table, tokens)
+        assert after[: len(before)] == before
+        assert len(after) == max(len(before), -(-tokens // self.ledger.block_size))
+        assert len(after) > len(before) or after is before
+
+    @precondition(lambda self: self.tables)
+    @rule(choice=st.data())
+    def close(self, choice: st.DataObject) -> None:
+        table = choice.draw(st.sampled_from(self.tables))
+        self.ledger.close_table(table)
+        self.tables.remove(table)
+        del self.promised[table]
+        self.closed.append(table)
+
+    @precondition(lambda self: self.closed)
+    @rule(choice=st.data())
+    def close_again(self, choice: st.DataObject) -> None:
+        with pytest.raises(InvariantError, match="twice"):
+            self.ledger.close_table(choice.draw(st.sampled_from(self.closed)))
+
+    @invariant()
+    def books_balance(self) -> None:
+        ledger = self.ledger
+        ledger.check(self.tables)
+        held = [block for table in self.tables for block in table.blocks]
+        assert len(held) == len(set(held)) == ledger.used_blocks
+        assert ledger.free_blocks + ledger.used_blocks == ledger.block_count
+        assert ledger.available_blocks == ledger.block_count - sum(self.promised.values()) >= 0
+
+
+TestLedgerWalk = LedgerWalk.TestCase
+
+
+def test_a_recount_finds_a_table_that_nobody_owns() -> None:
+    ledger = BlockLedger(4, 2)
+    ledger.open_table(1)
+    with pytest.raises(InvariantError, match="1 tables are open, 0 are owned"):
+        ledger.check([])
+
+
+def test_a_recount_finds_a_block_in_two_tables() -> None:
+    ledger = BlockLedger(4, 2)
+    first, second = ledger.open_table(1), ledger.open_table(1)
+    ledger.extend(first, 2)
+    second.blocks = first.blocks
+    with pytest.raises(InvariantError, match="reference counts differ"):
+        ledger.check([first, second])
+
+
+def test_a_recount_finds_a_reservation_that_does_not_add_up() -> None:
+    ledger = BlockLedger(4, 2)
+    table = ledger.open_table(2)
+    table.reserved_blocks = 1
+    with pytest.raises(InvariantError, match="1 blocks reserved, 2 booked"):
+        ledger.check([table])

@@ -1,0 +1,456 @@
+"""Plans and their results: budgets, order, bounded skipping, and what happens to results that come late."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from headway.engine.blocks import BlockLedger
+from headway.engine.errors import EngineFullError, InvariantError, RequestError
+from headway.engine.limits import StepLimits
+from headway.engine.policy import Fcfs, Policy, Priority
+from headway.engine.scheduler import Scheduler
+from headway.engine.values import (
+    Emission,
+    FinishReason,
+    RequestKey,
+    RequestSpec,
+    Sampled,
+    Sampling,
+    StepPlan,
+    StepResult,
+)
+
+EOS = 99
+TOKEN = 7
+
+
+def make_scheduler(
+    *,
+    blocks: int = 64,
+    block_size: int = 4,
+    limits: StepLimits | None = None,
+    policy: Policy | None = None,
+) -> Scheduler:
+    ledger = BlockLedger(blocks, block_size)
+    return Scheduler(ledger, limits or StepLimits(), policy or Fcfs(), frozenset({EOS}))
+
+
+def request(
+    name: str,
+    prompt: int = 4,
+    max_tokens: int = 4,
+    *,
+    priority: int = 1,
+    arrival: float = 0.0,
+    epoch: int = 0,
+) -> RequestSpec:
+    return RequestSpec(
+        request_id=name,
+        epoch=epoch,
+        prompt_token_ids=tuple(range(prompt)),
+        sampling=Sampling(temperature=0),
+        max_tokens=max_tokens,
+        priority=priority,
+        arrival_seconds=arrival,
+    )
+
+
+def result_of(plan: StepPlan, token_id: int = TOKEN) -> StepResult:
+    sampled = tuple(Sampled(chunk.key, token_id) for chunk in plan.chunks if chunk.samples)
+    return StepResult(plan.step, sampled, 0.001)
+
+
+def planned(scheduler: Scheduler, now: float = 0.0) -> StepPlan:
+    plan = scheduler.plan(now)
+    assert plan is not None
+    return plan
+
+
+def step(scheduler: Scheduler, now: float = 0.0, token_id: int = TOKEN) -> tuple[Emission, ...]:
+    plan = planned(scheduler, now)
+    emissions = scheduler.apply(plan, result_of(plan, token_id), now)
+    scheduler.check()
+    return emissions
+
+
+def sizes(plan: StepPlan) -> dict[str, int]:
+    return {chunk.key.request_id: len(chunk.token_ids) for chunk in plan.chunks}
+
+
+# -- The one rule ------------------------------------------------------
+
+
+def test_a_prompt_is_computed_in_chunks_and_only_the_last_one_samples() -> None:
+    scheduler = make_scheduler(limits=StepLimits(max_step_tokens=4, max_sequences=4))
+    scheduler.add(request("a", prompt=10, max_tokens=2))
+    seen: list[tuple[int, int, bool]] = []
+    while scheduler.has_work:
+        plan = planned(scheduler)
+        seen += [(chunk.start, len(chunk.token_ids), chunk.samples) for chunk in plan.chunks]
+        scheduler.apply(plan, result_of(plan), 0.0)
+    assert seen == [(0, 4, False), (4, 4, False), (8, 2, True), (10, 1, True)]
+
+
+def test_decodes_come_first_and_prefill_chunks_fill_the_same_step() -> None:
+    scheduler = make_scheduler(limits=StepLimits(max_step_tokens=8, max_sequences=4))
+    scheduler.add(request("a"))
+    step(scheduler)
+    scheduler.add(request("b", prompt=20))
+    assert sizes(planned(scheduler)) == {"a": 1, "b": 7}
+
+
+def test_several_prompts_prefill_side_by_side() -> None:
+    scheduler = make_scheduler(limits=StepLimits(max_step_tokens=16, max_sequences=8, min_chunk_tokens=4))
+    scheduler.add(request("long", prompt=100))
+    scheduler.add(request("short", prompt=3))
+    scheduler.add(request("middle", prompt=30))
+    assert sizes(planned(scheduler)) == {"long": 8, "short": 3, "middle": 5}
+
+
+def test_a_start_never_takes_the_floor_chunk_of_a_started_prefill() -> None:
+    scheduler = make_scheduler(limits=StepLimits(max_step_tokens=16, max_sequences=8, min_chunk_tokens=8))
+    for name in "abc":
+        scheduler.add(request(name, prompt=40))
+    assert sizes(planned(scheduler)) == {"a": 8, "b": 8}
+    assert scheduler.load.waiting == 1
+
+
+def test_the_runner_hears_of_a_request_once_and_of_its_end_once() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(request("a", max_tokens=2))
+    scheduler.add(request("b", max_tokens=4))
+    admitted: list[str] = []
+    released: list[str] = []
+    while scheduler.has_work:
+        plan = planned(scheduler)
+        admitted += [entry.key.request_id for entry in plan.admitted]
+        released += [key.request_id for key in plan.released]
+        scheduler.apply(plan, result_of(plan), 0.0)
+    assert (admitted, released) == (["a", "b"], ["a"])
+    scheduler.add(request("c"))
+    assert planned(scheduler).released == (RequestKey("b", 0),)
+
+
+def test_a_block_table_object_changes_only_when_it_grows() -> None:
+    scheduler = make_scheduler(block_size=4)
+    scheduler.add(request("a", prompt=4, max_tokens=6))
+    tables = []
+    for _ in range(6):
+        plan = planned(scheduler)
+        tables.append(plan.chunks[0].block_table)
+        scheduler.apply(plan, result_of(plan), 0.0)
+    assert [len(table) for table in tables] == [1, 2, 2, 2, 2, 3]
+    assert tables[1] is tables[2] is tables[3] is tables[4]
+
+
+# -- Results that come late ------------------------------------------------------
+
+
+def test_a_plan_thrown_away_loses_nothing() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(request("a"))
+    dropped = planned(scheduler)
+    again = planned(scheduler)
+    assert replace(again, step=dropped.step) == dropped
+    assert scheduler.apply(again, result_of(again), 0.0) == (Emission(RequestKey("a", 0), 0, TOKEN),)
+
+
+def test_a_result_that_arrives_twice_counts_once() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(request("a"))
+    plan = planned(scheduler)
+    assert len(scheduler.apply(plan, result_of(plan), 0.0)) == 1
+    assert scheduler.apply(plan, result_of(plan), 0.0) == ()
+    scheduler.check()
+
+
+def test_a_result_of_another_step_counts_for_nothing() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(request("a"))
+    plan = planned(scheduler)
+    assert scheduler.apply(plan, replace(result_of(plan), step=plan.step + 1), 0.0) == ()
+    assert planned(scheduler).chunks == plan.chunks
+
+
+def test_a_token_computed_while_the_cancel_came_is_dropped() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(request("a"))
+    plan = planned(scheduler)
+    scheduler.cancel("a", FinishReason.CANCELLED)
+    emissions = scheduler.apply(plan, result_of(plan), 0.0)
+    assert emissions == (Emission(RequestKey("a", 0), 0, None, finish_reason=FinishReason.CANCELLED),)
+
+
+def test_a_result_for_an_older_epoch_never_lands_on_the_newer_one() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(request("a"))
+    plan = planned(scheduler)
+    scheduler.add(request("a", epoch=1))
+    assert scheduler.apply(plan, result_of(plan), 0.0) == ()
+    (emission,) = step(scheduler)
+    assert emission.key == RequestKey("a", 1)
+    assert emission.index == 0
+
+
+def test_a_runner_that_skips_a_sample_is_a_broken_runner() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(request("a"))
+    plan = planned(scheduler)
+    with pytest.raises(InvariantError, match="sampled no token"):
+        scheduler.apply(plan, StepResult(plan.step, (), 0.0), 0.0)
+
+
+# -- Who starts ------------------------------------------------------
+
+
+def test_sequences_in_a_step_stay_within_the_limit() -> None:
+    scheduler = make_scheduler(limits=StepLimits(max_sequences=3))
+    for place in range(5):
+        scheduler.add(request(f"r{place}"))
+    assert list(sizes(planned(scheduler))) == ["r0", "r1", "r2"]
+
+
+def test_fcfs_goes_by_acceptance_not_by_arrival_here() -> None:
+    scheduler = make_scheduler(limits=StepLimits(max_sequences=1))
+    scheduler.add(request("late", arrival=9.0, priority=0))
+    scheduler.add(request("early", arrival=1.0, priority=2))
+    assert list(sizes(planned(scheduler))) == ["early"]
+
+
+def test_priority_serves_the_better_class_first_and_oldest_first_inside_it() -> None:
+    scheduler = make_scheduler(limits=StepLimits(max_sequences=2), policy=Priority())
+    scheduler.add(request("batch", priority=2, arrival=1.0))
+    scheduler.add(request("young", priority=0, arrival=3.0))
+    scheduler.add(request("old", priority=0, arrival=2.0))
+    assert list(sizes(planned(scheduler))) == ["old", "young"]
+
+
+def test_a_better_class_gets_the_larger_prefill_share() -> None:
+    limits = StepLimits(max_step_tokens=17, max_sequences=8, min_chunk_tokens=4)
+    scheduler = make_scheduler(limits=limits, policy=Priority())
+    scheduler.add(request("batch", prompt=100, priority=2))
+    step(scheduler)
+    scheduler.add(request("interactive", prompt=30, priority=0))
+    assert sizes(planned(scheduler)) == {"interactive": 9, "batch": 8}
+
+
+def test_a_request_that_does_not_fit_lets_smaller_ones_pass() -> None:
+    scheduler = make_scheduler(blocks=6, block_size=4)
+    scheduler.add(request("running", prompt=4, max_tokens=12))
+    step(scheduler)
+    scheduler.add(request("large", prompt=12, max_tokens=8))
+    scheduler.add(request("small", prompt=2, max_tokens=2))
+    assert list(sizes(planned(scheduler))) == ["running", "small"]
+
+
+def test_a_request_that_does_not_fit_is_passed_at_most_so_often() -> None:
+    scheduler = make_scheduler(blocks=6, block_size=4, limits=StepLimits(max_passes=3))
+    scheduler.add(request("running", prompt=4, max_tokens=16))
+    step(scheduler)
+    scheduler.add(request("large", prompt=12, max_tokens=8))
+    started: list[str] = []
+    for place in range(30):
+        scheduler.add(request(f"small{place}", prompt=1, max_tokens=1))
+        plan = planned(scheduler)
+        started += [entry.key.request_id for entry in plan.admitted]
+        scheduler.apply(plan, result_of(plan), 0.0)
+        scheduler.check()
+    assert started.index("large") == 3
+    assert len(started) > 4
+
+
+def test_a_barrier_does_not_idle_the_device_when_only_held_requests_have_the_blocks() -> None:
+    scheduler = make_scheduler(blocks=6, block_size=4, limits=StepLimits(max_passes=1))
+    scheduler.add(request("held", prompt=4, max_tokens=12))
+    step(scheduler)
+    scheduler.hold("held")
+    scheduler.add(request("large", prompt=12, max_tokens=8))
+    for place in range(5):
+        scheduler.add(request(f"small{place}", prompt=1, max_tokens=1))
+    finished = [emission.key.request_id for _ in range(5) for emission in step(scheduler)]
+    assert finished == [f"small{place}" for place in range(5)]
+    assert scheduler.plan(0.0) is None
+    scheduler.unhold("held")
+    while scheduler.has_work:
+        finished += [e.key.request_id for e in step(scheduler) if e.finish_reason is not None]
+    assert finished[-2:] == ["held", "large"]
+
+
+def test_too_many_waiting_requests_are_refused_without_harm() -> None:
+    scheduler = make_scheduler(limits=StepLimits(max_waiting=2))
+    scheduler.add(request("a"))
+    scheduler.add(request("b"))
+    with pytest.raises(EngineFullError, match="2 requests wait"):
+        scheduler.add(request("c"))
+    scheduler.check()
+    assert {emission.key.request_id for emission in step(scheduler)} == {"a", "b"}
+
+
+# -- Hold ------------------------------------------------------
+
+
+def test_a_held_request_keeps_its_blocks_and_continues_where_it_was() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(request("a"))
+    step(scheduler)
+    used = scheduler.load.kv_blocks_used
+    scheduler.hold("a")
+    assert scheduler.plan(0.0) is None
+    assert (scheduler.load.held, scheduler.load.running, scheduler.load.kv_blocks_used) == (1, 0, used)
+    assert not scheduler.has_runnable
+    assert scheduler.has_work
+    scheduler.unhold("a")
+    assert scheduler.has_runnable
+    assert [emission.index for emission in step(scheduler)] == [1]
+
+
+def test_a_held_waiting_request_keeps_its_place_in_the_line() -> None:
+    scheduler = make_scheduler(limits=StepLimits(max_sequences=1))
+    scheduler.add(request("a"))
+    scheduler.add(request("b"))
+    scheduler.hold("a")
+    scheduler.check()
+    scheduler.unhold("a")
+    assert list(sizes(planned(scheduler))) == ["a"]
+
+
+def test_a_held_request_takes_no_place_in_the_step_from_others() -> None:
+    scheduler = make_scheduler(limits=StepLimits(max_sequences=1))
+    scheduler.add(request("a"))
+    step(scheduler)
+    scheduler.hold("a")
+    scheduler.add(request("b"))
+    assert list(sizes(planned(scheduler))) == ["b"]
+
+
+def test_more_active_requests_than_a_step_may_hold_take_turns() -> None:
+    scheduler = make_scheduler(limits=StepLimits(max_sequences=1))
+    for name in "abc":
+        scheduler.add(request(name, max_tokens=20))
+        step(scheduler)
+        scheduler.hold(name)
+    for name in "abc":
+        scheduler.unhold(name)
+    served = [emission.key.request_id for _ in range(6) for emission in step(scheduler)]
+    assert served == ["a", "b", "c", "a", "b", "c"]
+
+
+def test_calls_for_unknown_requests_leave_no_state() -> None:
+    scheduler = make_scheduler()
+    scheduler.cancel("ghost", FinishReason.CANCELLED)
+    scheduler.hold("ghost")
+    scheduler.unhold("ghost")
+    scheduler.finish(RequestKey("ghost", 0))
+    assert not scheduler.has_work
+    assert scheduler.plan(0.0) is None
+    scheduler.add(request("ghost"))
+    assert scheduler.load.held == 0
+    assert len(step(scheduler)) == 1
+
+
+# -- Ends ------------------------------------------------------
+
+
+def test_the_same_epoch_is_refused_until_the_last_output_was_taken() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(request("a"))
+    with pytest.raises(RequestError, match="epoch 0"):
+        scheduler.add(request("a"))
+    scheduler.cancel("a", FinishReason.CANCELLED)
+    with pytest.raises(RequestError, match="last output"):
+        scheduler.add(request("a"))
+    step(scheduler)
+    scheduler.add(request("a"))
+    assert [emission.index for emission in step(scheduler)] == [0]
+
+
+def test_an_older_epoch_is_refused() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(request("a", epoch=3))
+    with pytest.raises(RequestError, match="epoch 3"):
+        scheduler.add(request("a", epoch=2))
+
+
+def test_a_newer_epoch_gives_back_the_blocks_of_the_older() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(request("a", prompt=16))
+    step(scheduler)
+    scheduler.add(request("a", prompt=1, max_tokens=1, epoch=1))
+    scheduler.check()
+    plan = planned(scheduler)
+    assert plan.released == (RequestKey("a", 0),)
+    assert scheduler.load.kv_blocks_used == 1
+
+
+def test_eos_ends_a_request_with_its_own_token_as_the_last() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(request("a"))
+    step(scheduler)
+    assert step(scheduler, token_id=EOS) == (
+        Emission(RequestKey("a", 0), 1, EOS, finish_reason=FinishReason.STOP),
+    )
+    assert not scheduler.has_work
+    assert scheduler.load.kv_blocks_used == 0
+
+
+def test_a_deadline_ends_waiting_and_running_requests_once() -> None:
+    scheduler = make_scheduler(limits=StepLimits(max_sequences=1))
+    for name, deadline in (("running", 5.0), ("waiting", 4.0), ("patient", 100.0)):
+        scheduler.add(replace(request(name, max_tokens=20), deadline_seconds=deadline))
+    step(scheduler, now=1.0)
+    assert scheduler.next_deadline == 4.0
+    ends = [e for now in (4.0, 5.0, 6.0) for e in step(scheduler, now) if e.finish_reason is not None]
+    assert [(e.key.request_id, e.index, e.finish_reason) for e in ends] == [
+        ("waiting", 0, FinishReason.DEADLINE),
+        ("running", 2, FinishReason.DEADLINE),
+    ]
+    assert scheduler.next_deadline == 100.0
+
+
+def test_a_request_past_its_deadline_never_starts() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(replace(request("a"), deadline_seconds=1.0))
+    plan = planned(scheduler, now=1.0)
+    assert plan.chunks == ()
+    (end,) = scheduler.apply(plan, result_of(plan), 1.0)
+    assert (end.token_id, end.finish_reason) == (None, FinishReason.DEADLINE)
+
+
+def test_finished_requests_leave_no_deadline_behind() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(replace(request("a", max_tokens=1), deadline_seconds=1e9))
+    step(scheduler)
+    assert scheduler.next_deadline is None
+
+
+def test_the_same_calls_give_the_same_plans() -> None:
+    def trace() -> list[StepPlan]:
+        scheduler = make_scheduler(
+            blocks=12, policy=Priority(), limits=StepLimits(max_step_tokens=9, max_sequences=4)
+        )
+        plans: list[StepPlan] = []
+        for place in range(20):
+            scheduler.add(
+                request(f"r{place}", prompt=1 + place % 7, max_tokens=1 + place % 5, priority=place % 3)
+            )
+            if place % 6 == 5:
+                scheduler.cancel(f"r{place - 3}", FinishReason.CANCELLED)
+            if place % 2 and (plan := scheduler.plan(float(place))) is not None:
+                plans.append(plan)
+                scheduler.apply(plan, result_of(plan), float(place))
+        return plans
+
+    assert trace() == trace()
+
+
+@pytest.mark.parametrize("field", ["max_step_tokens", "max_sequences", "min_chunk_tokens", "max_waiting"])
+def test_limits_of_zero_are_refused_by_name(field: str) -> None:
+    with pytest.raises(ValueError, match=f"{field} is 0"):
+        replace(StepLimits(), **{field: 0})
+
+
+def test_limits_that_could_starve_prefills_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"max_step_tokens \(3\) is below max_sequences \(4\)"):
+        StepLimits(max_step_tokens=3, max_sequences=4)
