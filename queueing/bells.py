@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
 
 
 class Bells:
@@ -22,16 +24,22 @@ class Bells:
         for name in tuple(self._waiting):
             self.ring(name)
 
-    async def wait(self, *names: str, timeout_seconds: float) -> None:
-        """Sleep until one of the names rings, or the time is up."""
+    @contextmanager
+    def listening(self, *names: str) -> Generator[asyncio.Future[None]]:
+        """A future that is done once one of the names has rung, counted from now on."""
         sleeper = asyncio.get_running_loop().create_future()
         for name in names:
             self._waiting.setdefault(name, set()).add(sleeper)
         try:
-            await asyncio.wait((sleeper,), timeout=max(0.0, timeout_seconds))
+            yield sleeper
         finally:
             for name in names:
                 self._leave(name, sleeper)
+
+    async def wait(self, *names: str, timeout_seconds: float) -> None:
+        """Sleep until one of the names rings, or the time is up."""
+        with self.listening(*names) as sleeper:
+            await asyncio.wait((sleeper,), timeout=max(0.0, timeout_seconds))
 
     def _leave(self, name: str, sleeper: asyncio.Future[None]) -> None:
         sleepers = self._waiting.get(name)

@@ -1,0 +1,237 @@
+"""Between values and what lies in Redis: stream entries, terminal entry, answer, record, card.
+
+The formats are part of the wire protocol (docs/wire-protocol.md); lua/ending.lua writes the same JSON.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, fields
+from typing import Any, cast
+
+import orjson
+
+from headway.queueing.events import (
+    ChoiceEnd,
+    ChoiceResult,
+    Cursor,
+    EndEvent,
+    EndReason,
+    JobError,
+    JobResult,
+    JobState,
+    JobStatus,
+    StreamEvent,
+    TokenEvent,
+    TokenLogprob,
+    TopLogprob,
+    Usage,
+)
+from headway.queueing.intake import read_metadata
+from headway.queueing.messages import Priority
+from headway.queueing.protocol import WorkerCard
+
+
+def entry_arguments(event: TokenEvent) -> tuple[str, ...]:
+    """One entry as the emit function takes it: tokens, part, i, t, k, e, l."""
+    return (
+        str(event.cursor.tokens),
+        str(event.cursor.part),
+        str(event.choice),
+        event.text,
+        ",".join(map(str, event.token_ids)),
+        event.finish_reason or "",
+        _dumps([_logprob_row(logprob) for logprob in event.logprobs]) if event.logprobs else "",
+    )
+
+
+def decode_events(reply: Any) -> tuple[StreamEvent, ...]:
+    """The entries of an XRANGE reply; ones that are not ours are left out."""
+    events = (_decode_event(entry_id, pairs(flat)) for entry_id, flat in reply)
+    return tuple(event for event in events if event is not None)
+
+
+def pairs(flat: list[bytes]) -> dict[str, bytes]:
+    """Field and value pairs of a flat reply."""
+    names = iter(flat)
+    return {name.decode(errors="replace"): value for name, value in zip(names, names, strict=True)}
+
+
+def _decode_event(entry_id: bytes, entry: dict[str, bytes]) -> StreamEvent | None:
+    try:
+        cursor = Cursor.parse(entry_id.decode())
+        if entry["e"].startswith(b"{"):
+            return _decode_end(cursor, orjson.loads(entry["e"]))
+        return TokenEvent(
+            cursor=cursor,
+            choice=int(entry["i"]),
+            text=entry["t"].decode(errors="replace"),
+            token_ids=tuple(map(int, entry["k"].split(b","))) if entry["k"] else (),
+            logprobs=_logprobs(orjson.loads(entry["l"])) if "l" in entry else (),
+            finish_reason=EndReason(entry["e"].decode()) if entry["e"] else None,
+        )
+    except (KeyError, ValueError, TypeError):
+        return None
+
+
+# -- the end ------------------------------------------------------------------------------------------
+
+
+def encode_end(end: EndEvent) -> str:
+    """Field ``e`` of the terminal entry."""
+    return _dumps(
+        {
+            "reason": end.reason,
+            "choices": [
+                {"finish_reason": choice.finish_reason, "tail": choice.tail} for choice in end.choices
+            ],
+            "usage": asdict(end.usage),
+            "error": end.error and asdict(end.error),
+        }
+    )
+
+
+def _decode_end(cursor: Cursor, end: dict[str, Any]) -> EndEvent:
+    return EndEvent(
+        cursor=cursor,
+        reason=EndReason(end["reason"]),
+        choices=tuple(
+            ChoiceEnd(EndReason(choice["finish_reason"]), choice["tail"]) for choice in end["choices"]
+        ),
+        usage=Usage(**end["usage"]),
+        error=_error(end["error"]),
+    )
+
+
+def encode_result(result: JobResult) -> str:
+    """The answer as kept under ``r:``."""
+    return _dumps(
+        {
+            "reason": result.reason,
+            "choices": [
+                {
+                    "text": choice.text,
+                    "token_ids": choice.token_ids,
+                    "finish_reason": choice.finish_reason,
+                    "logprobs": [_logprob_row(logprob) for logprob in choice.logprobs],
+                }
+                for choice in result.choices
+            ],
+            "usage": asdict(result.usage),
+            "error": result.error and asdict(result.error),
+        }
+    )
+
+
+def decode_result(job_id: str, text: bytes) -> JobResult:
+    """An answer as kept under ``r:``."""
+    kept = orjson.loads(text)
+    return JobResult(
+        job_id=job_id,
+        reason=EndReason(kept["reason"]),
+        choices=tuple(
+            ChoiceResult(
+                text=choice["text"],
+                token_ids=tuple(choice["token_ids"]),
+                finish_reason=EndReason(choice["finish_reason"]),
+                logprobs=_logprobs(choice["logprobs"]),
+            )
+            for choice in kept["choices"]
+        ),
+        usage=Usage(**kept["usage"]),
+        error=_error(kept["error"]),
+    )
+
+
+def encode_error(error: JobError | None) -> str:
+    """The record's field ``error``."""
+    return _dumps(asdict(error)) if error else ""
+
+
+def _error(fields_: dict[str, Any] | None) -> JobError | None:
+    return JobError(**fields_) if fields_ else None
+
+
+# -- log-probabilities: [id, text, bytes as hex, logprob, [alternatives without the last item]] -----------
+
+
+def _logprob_row(logprob: TokenLogprob) -> list[Any]:
+    top = [[best.token_id, best.text, best.raw.hex(), best.logprob] for best in logprob.top]
+    return [logprob.token_id, logprob.text, logprob.raw.hex(), logprob.logprob, top]
+
+
+def _logprobs(rows: Iterable[list[Any]]) -> tuple[TokenLogprob, ...]:
+    return tuple(
+        TokenLogprob(
+            row[0],
+            row[1],
+            bytes.fromhex(row[2]),
+            _probability(row[3]),
+            tuple(TopLogprob(b[0], b[1], bytes.fromhex(b[2]), _probability(b[3])) for b in row[4]),
+        )
+        for row in rows
+    )
+
+
+def _probability(value: float | None) -> float:
+    return -math.inf if value is None else value  # JSON has no infinity: a token that cannot be drawn
+
+
+# -- records and cards --------------------------------------------------------------------------------
+
+
+def decode_status(job_id: str, record: dict[str, bytes]) -> JobStatus:
+    """A job's record; fields that are missing or unreadable count as not set."""
+
+    def text(name: str) -> str:
+        return record.get(name, b"").decode(errors="replace")
+
+    def number(name: str) -> int:
+        return int(text(name)) if text(name).isdecimal() else 0
+
+    error = record.get("error")
+    return JobStatus(
+        job_id=job_id,
+        model=text("model"),
+        tenant=text("tenant"),
+        priority=Priority(text("band") or "standard"),
+        state=JobState(text("state")),
+        committed_tokens=number("n"),
+        attempts=number("attempts"),
+        worker=text("worker") or None,
+        created_ms=number("created"),
+        started_ms=number("started"),
+        finished_ms=number("finished"),
+        deadline_ms=number("deadline"),
+        cancel_reason=text("cancel") or None,
+        reason=EndReason(text("reason")) if text("reason") else None,
+        error=_error(orjson.loads(error)) if error else None,
+        on_disconnect=text("on_disconnect") or "cancel",
+        metadata=_metadata(text("metadata")),
+    )
+
+
+def _metadata(text: str) -> dict[str, str]:
+    try:
+        return read_metadata(orjson.loads(text or "{}"))
+    except orjson.JSONDecodeError:
+        return {}
+
+
+def encode_card(card: WorkerCard) -> str:
+    """A worker's card as kept under ``w:``."""
+    return _dumps(asdict(card))
+
+
+def decode_card(text: bytes) -> WorkerCard | None:
+    """A card; None for one that another version wrote without what we need."""
+    try:
+        kept = cast("dict[str, Any]", orjson.loads(text))
+        return WorkerCard(**{field.name: kept[field.name] for field in fields(WorkerCard)})
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return None
+
+
+def _dumps(value: Any) -> str:
+    return orjson.dumps(value).decode()

@@ -1,0 +1,118 @@
+"""Every Redis key that Headway uses: name, type, owner, lifetime. Written once, here.
+
+``{lane}`` is the hash tag of one model's shard, such as ``{smollm2-135m:0}``; all keys of a lane live in one
+Cluster slot, and each function of the library gets the tag as its only key. ``<key>`` is the last part of
+a job id. A user who may run ``FCALL`` needs the ACL patterns ``~*{<lane>}*`` (or ``~*``), ``&hint:*``
+and, to list workers, ``~*{fleet}*``.
+
+=========================== ========== ===================================================== ================
+key                         type       what, written by                                      lifetime
+=========================== ========== ===================================================== ================
+q:{lane}:<band>             stream     waiting jobs: job, tenant, cost; submit adds, claim   entry: until it
+                                       and cancel remove, so XLEN is the number waiting      is claimed
+back:{lane}:<band>          list       keys of jobs handed back or taken from a dead worker; until claimed
+                                       served before the band's stream
+wake:{lane}                 stream     rings waiting workers when ``back`` grew              newest 8
+lane:{lane}                 hash       since_aged: claims since an aged job went ahead       for good
+lease:{lane}                zset       running job -> end of its lease (server ms)           until it ends
+due:{lane}                  zset       waiting job -> its deadline (server ms)               until claimed
+dlq:{lane}                  stream     jobs given up: job, tenant, reason, attempts, tokens  newest 1000
+j:{lane}:<key>              hash       the record: state, claim token, epoch, …              (1)
+p:{lane}:<key>              string     the body as posted                                    (1)
+r:{lane}:<key>              string     the answer as JSON, from the end on                   (1)
+o:{lane}:<key>              stream     the token stream; emit and finish                     (2)
+idem:{lane}:<tenant>:<text> string     idempotency key -> job key and body fingerprint       24 h
+c:{lane}:<worker>           string     the worker's last claim, to answer a repeat alike     one lease
+ctl:{lane}:<worker>         stream     running jobs of this worker that were cancelled       1 h, newest 1000
+hint:{lane}                 channel    keys of jobs with new entries; only a hint            –
+w:{fleet}:<worker>          string     the worker's card as JSON                             its heartbeat's
+workers:{fleet}             zset       worker -> when its card lapses                        as its card
+models:{fleet}              set        every model ever served here                          for good
+=========================== ========== ===================================================== ================
+
+(1) Without a deadline: kept until the job ends, however long that takes, then 1 h. With one: at most 1 h
+past the deadline, so that nothing is left when every process died. (2) Likewise, but 5 minutes after the
+end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from headway.queueing.ids import JobId
+from headway.queueing.messages import Priority
+
+HINT_PATTERN: Final = "hint:*"
+FLEET: Final = "{fleet}"
+WORKERS: Final = "workers:{fleet}"
+MODELS: Final = "models:{fleet}"
+
+
+def card_key(worker_id: str) -> str:
+    """The key of a worker's card."""
+    return f"w:{FLEET}:{worker_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class LaneKeys:
+    """The keys of one lane."""
+
+    lane: str
+
+    @property
+    def tag(self) -> str:
+        """The hash tag: ``KEYS[1]`` of every function."""
+        return f"{{{self.lane}}}"
+
+    def waiting(self, band: Priority) -> str:
+        """Stream of waiting jobs."""
+        return f"q:{self.tag}:{band}"
+
+    def returned(self, band: Priority) -> str:
+        """List of jobs that came back."""
+        return f"back:{self.tag}:{band}"
+
+    @property
+    def wake(self) -> str:
+        """Stream that rings waiting workers."""
+        return f"wake:{self.tag}"
+
+    @property
+    def lease(self) -> str:
+        """Sorted set of running jobs."""
+        return f"lease:{self.tag}"
+
+    @property
+    def dead_letters(self) -> str:
+        """Stream of jobs given up."""
+        return f"dlq:{self.tag}"
+
+    def control(self, worker_id: str) -> str:
+        """Stream of cancels for one worker."""
+        return f"ctl:{self.tag}:{worker_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class JobKeys:
+    """The keys of one job."""
+
+    id: JobId
+
+    def _key(self, kind: str) -> str:
+        return f"{kind}:{{{self.id.lane}}}:{self.id.key}"
+
+    @property
+    def record(self) -> str:
+        """Hash."""
+        return self._key("j")
+
+    @property
+    def result(self) -> str:
+        """String: the answer."""
+        return self._key("r")
+
+    @property
+    def stream(self) -> str:
+        """The token stream."""
+        return self._key("o")

@@ -1,0 +1,171 @@
+"""Reading token streams: any number of waiting readers share one subscriber and one pipeline.
+
+A reader asks for the entries behind its cursor; when there are none it sleeps until a hint names its job,
+and asks again after ``poll_seconds`` in any case, since hints may be lost. So no reader holds a connection,
+and a slow one holds nothing at all. While readers of a lane wait, its expired leases and passed deadlines are
+looked for, so that nobody hangs on a dead worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Final
+
+from headway.queueing.bells import Bells
+from headway.queueing.codec import decode_events, decode_result
+from headway.queueing.errors import QueueingError, UnknownJobError
+from headway.queueing.events import START, Cursor, StreamEvent
+from headway.queueing.ids import JobId
+from headway.queueing.keys import HINT_PATTERN, JobKeys
+from headway.queueing.results import events_of
+from headway.queueing.server import Argument, Reply, Server
+from headway.queueing.settings import QueueSettings
+
+READ_LIMIT: Final = 256
+"""Most events of one read: bounds the memory that a reader far behind takes at a time."""
+
+_FETCHES_PER_PIPELINE: Final = 128
+_RESUBSCRIBE_SECONDS: Final = 0.5
+
+
+class StreamReader:
+    """``Queue.read`` over a server; ``reap`` takes a lane's name and ends what nobody will end."""
+
+    def __init__(
+        self, server: Server, settings: QueueSettings, reap: Callable[[str], Awaitable[object]]
+    ) -> None:
+        self._server = server
+        self._settings = settings
+        self._reap = reap
+        self._bells = Bells()
+        self._lanes: Counter[str] = Counter()
+        self._pending: list[tuple[tuple[Argument, ...], asyncio.Future[Reply]]] = []
+        self._fetching: asyncio.Task[None] | None = None
+        self._background: list[asyncio.Task[None]] = []
+
+    async def read(self, job: JobId, after: Cursor, wait_seconds: float) -> tuple[StreamEvent, ...]:
+        """See ``Queue.read``."""
+        until = asyncio.get_running_loop().time() + wait_seconds
+        events = await self._fetch(job, after)
+        if events:
+            return events
+        if await self._has_ended(job):
+            return await self._read_ended(job, after)
+        return await self._wait(job, after, until)
+
+    async def close(self) -> None:
+        """Stop listening; readers that still wait go away with their own callers."""
+        tasks = [*self._background, *([self._fetching] if self._fetching else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._background.clear()
+
+    async def _wait(self, job: JobId, after: Cursor, until: float) -> tuple[StreamEvent, ...]:
+        loop = asyncio.get_running_loop()
+        if loop.time() >= until:
+            return ()
+        self._start()
+        self._lanes[job.lane] += 1
+        try:
+            while True:
+                with self._bells.listening(str(job)) as hint:
+                    events = await self._fetch(job, after)
+                    left = until - loop.time()
+                    if events or left <= 0:
+                        return events
+                    await asyncio.wait((hint,), timeout=min(left, self._settings.poll_seconds))
+        finally:
+            self._lanes[job.lane] -= 1
+
+    async def _has_ended(self, job: JobId) -> bool:
+        state = await self._server.call("HGET", JobKeys(job).record, "state")
+        if state is None:
+            raise UnknownJobError(f"no job {job}, or its retention time has passed")
+        return state == b"finished"
+
+    async def _read_ended(self, job: JobId, after: Cursor) -> tuple[StreamEvent, ...]:
+        events = await self._fetch(job, after)  # it may have ended after the first look
+        if events:
+            return events
+        keys = JobKeys(job)
+        exists, kept = await self._server.pipeline([("EXISTS", keys.stream), ("GET", keys.result)])
+        if exists:
+            return ()
+        if after == START and isinstance(kept, bytes):
+            return events_of(decode_result(str(job), kept))
+        raise UnknownJobError(
+            f"the token stream of {job} is no longer kept: fetch its result, or read from 0"
+        )
+
+    # -- one pipeline for all readers -----------------------------------------------------------------
+
+    async def _fetch(self, job: JobId, after: Cursor) -> tuple[StreamEvent, ...]:
+        command = ("XRANGE", JobKeys(job).stream, f"({after}", "+", "COUNT", READ_LIMIT)
+        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._pending.append((command, reply))
+        if self._fetching is None:
+            self._fetching = asyncio.create_task(self._fetch_pending(), name="headway-fetch")
+        return decode_events(await reply)
+
+    async def _fetch_pending(self) -> None:
+        try:
+            while self._pending:
+                batch = self._pending[:_FETCHES_PER_PIPELINE]
+                del self._pending[:_FETCHES_PER_PIPELINE]
+                await self._fetch_batch(batch)
+        finally:
+            self._fetching = None
+
+    async def _fetch_batch(self, batch: list[tuple[tuple[Argument, ...], asyncio.Future[Reply]]]) -> None:
+        replies: list[Reply]
+        try:
+            replies = await self._server.pipeline(command for command, _ in batch)
+        except QueueingError as error:
+            replies = [error] * len(batch)
+        except BaseException:
+            for _, waiting in batch:
+                waiting.cancel()
+            raise
+        for (_, waiting), reply in zip(batch, replies, strict=True):
+            if waiting.done():
+                continue  # its reader went away
+            if isinstance(reply, Exception):
+                waiting.set_exception(reply)
+            else:
+                waiting.set_result(reply)
+
+    # -- hints, and what a lane's silence may mean ----------------------------------------------------
+
+    def _start(self) -> None:
+        if not self._background:
+            self._background = [
+                asyncio.create_task(self._listen(), name="headway-hints"),
+                asyncio.create_task(self._watch(), name="headway-watch"),
+            ]
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                async with aclosing(self._server.messages(HINT_PATTERN)) as hints:
+                    async for channel, keys in hints:
+                        self._ring(channel[len("hint:{") : -1], keys.split())
+            except QueueingError:
+                await asyncio.sleep(_RESUBSCRIBE_SECONDS)  # readers poll meanwhile
+
+    def _ring(self, lane: str, keys: list[str]) -> None:
+        for key in keys:
+            self._bells.ring(f"{lane}:{key}")
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.watch_seconds)
+            for lane in [lane for lane, readers in self._lanes.items() if readers > 0]:
+                try:
+                    await self._reap(lane)
+                except QueueingError:
+                    continue  # the readers' own calls say so
+            self._lanes = +self._lanes

@@ -1,0 +1,169 @@
+"""The consumers' side of RedisQueue: what workers call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+from headway.queueing.codec import (
+    decode_events,
+    encode_card,
+    encode_end,
+    encode_error,
+    encode_result,
+    entry_arguments,
+    pairs,
+)
+from headway.queueing.events import TokenEvent
+from headway.queueing.ids import JobId, lane_of
+from headway.queueing.intake import seed_of
+from headway.queueing.keys import FLEET, WORKERS, LaneKeys, card_key
+from headway.queueing.messages import Priority
+from headway.queueing.protocol import Claim, Emit, Fenced, Finish, Wakeup, WorkerCard
+from headway.queueing.redis_side import RedisSide, fenced, milliseconds
+from headway.queueing.server import BLOCK_MS, Argument, Reply
+
+
+class ConsumerSide(RedisSide):
+    """What workers call."""
+
+    _unanswered: dict[tuple[str, str], str]
+    """Tokens of claims whose reply did not arrive: asked again, they bring the same jobs."""
+    _seen: dict[str, bytes]
+    """The last entry seen of each stream that wakes a worker."""
+
+    async def claim(self, model: str, worker_id: str, room: int) -> tuple[Claim, ...]:
+        """See ``Queue.claim``."""
+        lane = lane_of(model)
+        name = (lane, worker_id)
+        token = self._unanswered.pop(name, None) or f"{self._rng.getrandbits(128):032x}"
+        try:
+            reply = await self._server.fcall(
+                "headway_claim",
+                LaneKeys(lane).tag,
+                worker_id,
+                room,
+                token,
+                milliseconds(self._settings.lease_seconds),
+                milliseconds(self._settings.standard_age_seconds),
+                milliseconds(self._settings.batch_age_seconds),
+                *self._keeps,
+            )
+        except BaseException:
+            self._unanswered[name] = token
+            raise
+        now, *items = cast("list[Any]", reply)
+        return tuple(_claim(lane, item, int(now)) for item in items)
+
+    async def emit(self, emits: Sequence[Emit]) -> tuple[Fenced, ...]:
+        """See ``Queue.emit``."""
+        jobs = [_job(emit.job_id, emit.token, *_entries(emit.entries)) for emit in emits]
+        return await self._fenced("headway_emit", jobs, self._keeps[1])
+
+    async def finish(self, finishes: Sequence[Finish]) -> tuple[Fenced, ...]:
+        """See ``Queue.finish``."""
+        calls = [self._finish_call(finish) for finish in finishes]
+        return tuple(map(fenced, await self._server.fcalls("headway_finish", calls)))
+
+    def _finish_call(self, finish: Finish) -> tuple[Argument, ...]:
+        job, end = JobId.parse(finish.job_id), finish.end
+        return (
+            LaneKeys(job.lane).tag,
+            job.key,
+            finish.token,
+            *self._keeps,
+            end.reason,
+            encode_end(end),
+            encode_result(finish.result),
+            encode_error(end.error),
+            finish.dead_letter or "",
+            end.cursor.tokens,
+            end.cursor.part,
+            *_entries(finish.entries),
+        )
+
+    async def renew(self, claims: Sequence[tuple[str, str]]) -> tuple[Fenced, ...]:
+        """See ``Queue.renew``."""
+        jobs = [_job(job_id, token) for job_id, token in claims]
+        return await self._fenced("headway_renew", jobs, milliseconds(self._settings.lease_seconds))
+
+    async def release(self, claims: Sequence[tuple[str, str]]) -> tuple[Fenced, ...]:
+        """See ``Queue.release``."""
+        jobs = [_job(job_id, token) for job_id, token in claims]
+        return await self._fenced("headway_release", jobs, *self._keeps)
+
+    async def wait(self, model: str, worker_id: str, *, for_work: bool, timeout_seconds: float) -> Wakeup:
+        """See ``Queue.wait``."""
+        keys = LaneKeys(lane_of(model))
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout_seconds
+        control = keys.control(worker_id)
+        queues = [keys.waiting(band) for band in Priority] if for_work else []
+        streams = [control, *([keys.wake, *queues] if for_work else [])]
+        if for_work and await self._server.call("EXISTS", *map(keys.returned, Priority)):
+            return Wakeup(may_have_work=True)
+        while True:
+            left_ms = round((until - loop.time()) * 1000)
+            # A queue is read from its start: whatever is in it now is work. The others ring once per entry.
+            positions = [b"0" if name in queues else self._seen.get(name, b"0") for name in streams]
+            block_ms = max(1, min(BLOCK_MS, left_ms))
+            reply = await self._server.block(
+                "XREAD", "COUNT", 64, "BLOCK", block_ms, "STREAMS", *streams, *positions
+            )
+            if reply or left_ms <= BLOCK_MS:
+                return self._wakeup(keys, control, reply)
+
+    def _wakeup(self, keys: LaneKeys, control: str, reply: Reply) -> Wakeup:
+        cancelled: list[str] = []
+        may_have_work = False
+        for raw_name, entries in cast("list[Any]", reply or []):
+            name = raw_name.decode()
+            self._seen[name] = entries[-1][0]
+            may_have_work = may_have_work or name != control
+            if name == control:
+                jobs = (pairs(flat).get("job") for _, flat in entries)
+                cancelled += [f"{keys.lane}:{key.decode()}" for key in jobs if key]
+        return Wakeup(may_have_work, tuple(cancelled))
+
+    async def heartbeat(self, card: WorkerCard, *, ttl_seconds: float) -> None:
+        """See ``Queue.heartbeat``."""
+        await self._server.fcall(
+            "headway_heartbeat",
+            FLEET,
+            card.worker_id,
+            encode_card(card),
+            milliseconds(ttl_seconds),
+            card.model,
+        )
+
+    async def farewell(self, worker_id: str) -> None:
+        """See ``Queue.farewell``."""
+        await self._server.pipeline([("DEL", card_key(worker_id)), ("ZREM", WORKERS, worker_id)])
+
+
+def _job(job_id: str, token: str, *rest: Argument) -> tuple[JobId, tuple[Argument, ...]]:
+    job = JobId.parse(job_id)
+    return job, (job.key, token, *rest)
+
+
+def _entries(events: Sequence[TokenEvent]) -> list[Argument]:
+    return [len(events), *(part for event in events for part in entry_arguments(event))]
+
+
+def _claim(lane: str, item: list[Any], now_ms: int) -> Claim:
+    key, token, epoch, attempts, body, entries, seed, created, deadline, cancel = item
+    committed = decode_events(entries)
+    return Claim(
+        job_id=f"{lane}:{key.decode()}",
+        token=token.decode(),
+        epoch=int(epoch),
+        attempts=int(attempts),
+        body=body,
+        committed=tuple(event for event in committed if isinstance(event, TokenEvent)),
+        seed=seed_of(body, int(seed)),
+        created_ms=int(created),
+        deadline_ms=int(deadline),
+        now_ms=now_ms,
+        cancel_reason=cancel.decode(errors="replace") or None,
+    )

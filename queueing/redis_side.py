@@ -1,0 +1,85 @@
+"""What the producers', consumers' and upkeep sides of RedisQueue share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from random import Random, SystemRandom
+
+from headway.queueing.ids import JobId
+from headway.queueing.keys import LaneKeys
+from headway.queueing.protocol import Fenced, Reaped
+from headway.queueing.server import Argument, Reply, Server
+from headway.queueing.settings import DEFAULTS, QueueSettings
+
+
+class RedisSide:
+    """A server, the settings, and the source of names and tokens.
+
+    ``clock`` (seconds since the epoch) only names jobs: every time that matters is the server's.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        settings: QueueSettings = DEFAULTS,
+        *,
+        clock: Callable[[], float] = time.time,
+        rng: Random | None = None,
+    ) -> None:
+        self._server = Server(url)
+        self._settings = settings
+        self._clock = clock
+        self._rng = rng or SystemRandom()
+
+    @property
+    def _keeps(self) -> tuple[int, int]:
+        """Milliseconds for which stream and record are kept after the end."""
+        return (
+            milliseconds(self._settings.stream_retention_seconds),
+            milliseconds(self._settings.record_retention_seconds),
+        )
+
+    async def _reap_lane(self, lane: str) -> Reaped:
+        reply = await self._server.fcall(
+            "headway_reap", LaneKeys(lane).tag, self._settings.max_attempts, *self._keeps
+        )
+        assert isinstance(reply, list)
+        requeued, dead = reply
+        return Reaped(_job_ids(lane, requeued), _job_ids(lane, dead))
+
+    async def _fenced(
+        self,
+        function: str,
+        jobs: Sequence[tuple[JobId, tuple[Argument, ...]]],
+        *leading: Argument,
+    ) -> tuple[Fenced, ...]:
+        """One call per lane with all its jobs; outcomes in the order of the jobs."""
+        outcomes: dict[int, Fenced] = {}
+        by_lane = sorted(range(len(jobs)), key=lambda at: jobs[at][0].lane)
+        groups = [list(group) for _, group in groupby(by_lane, key=lambda at: jobs[at][0].lane)]
+        calls = [
+            (LaneKeys(jobs[group[0]][0].lane).tag, *leading, *(part for at in group for part in jobs[at][1]))
+            for group in groups
+        ]
+        for group, reply in zip(groups, await self._server.fcalls(function, calls), strict=True):
+            assert isinstance(reply, list)
+            outcomes.update(zip(group, map(fenced, reply), strict=True))
+        return tuple(outcomes[at] for at in range(len(jobs)))
+
+
+def milliseconds(seconds: float) -> int:
+    """Whole milliseconds, at least one: Redis takes neither fractions nor zero as a lifetime."""
+    return max(1, round(seconds * 1000))
+
+
+def fenced(reply: Reply) -> Fenced:
+    """The outcome that a function answered."""
+    assert isinstance(reply, bytes)
+    return Fenced(reply.decode())
+
+
+def _job_ids(lane: str, keys: Reply) -> tuple[str, ...]:
+    assert isinstance(keys, list)
+    return tuple(f"{lane}:{key.decode()}" for key in keys if isinstance(key, bytes))
