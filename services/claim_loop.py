@@ -26,7 +26,7 @@ WAIT_SECONDS: Final = 2.0
 MOST_PER_CLAIM: Final = 8
 """Two idle workers that wake for the same burst share it; more per call would give it all to the first."""
 KV_FULL: Final = 0.95
-"""Past this share of used blocks a new job could only wait here, while another worker may have room."""
+"""Past this share of used and promised blocks a new job could only wait here; another worker may have room."""
 EMPTY_PAUSE_SECONDS: Final = 0.02
 """After a wake-up that brought nothing, because another worker was faster."""
 
@@ -88,7 +88,8 @@ class ClaimLoop:
     def _room(self) -> int:
         """How many more jobs are of use here now."""
         load = self._engine.load
-        kv_is_full = load.kv_blocks_used >= KV_FULL * load.kv_blocks_total
+        promised = load.kv_blocks_used + load.extra.get("kv_blocks_reserved", 0.0)
+        kv_is_full = promised >= KV_FULL * load.kv_blocks_total
         if kv_is_full or load.waiting >= self._lookahead or self._suspects():
             return 0
         free = self._max_sequences + self._lookahead - self._table.sequences
