@@ -54,9 +54,8 @@ def resolve_model(name: str, *, hub: bool = True) -> ModelSource:
     """
     if name in _CATALOGUE:
         return ModelSource(name, _packaged_path(name, _CATALOGUE[name]))
-    local = Path(name).expanduser()
-    if local.exists():
-        path = local.resolve()
+    path = _local_path(name)
+    if path is not None:
         return ModelSource(path.stem if path.is_file() else path.name, path)
     match = _HUB_ID.match(name)
     if match is None:
@@ -65,6 +64,15 @@ def resolve_model(name: str, *, hub: bool = True) -> ModelSource:
             f"a hub id (org/name), or one of {', '.join(_CATALOGUE)}"
         )
     return ModelSource(name, _hub_path(match["repository"], match["file"], hub=hub))
+
+
+def _local_path(name: str) -> Path | None:
+    """The file or folder of that name, None if there is none."""
+    try:
+        path = Path(name).expanduser()
+        return path.resolve() if name and path.exists() else None
+    except (OSError, RuntimeError):  # a name that is too long, or an unknown ~user
+        return None
 
 
 def _packaged_path(name: str, packaged: _Packaged) -> Path:
