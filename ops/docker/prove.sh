@@ -32,6 +32,8 @@ compose=()
 # Long enough that a drain cannot just wait for the end.
 tokens=240
 export HEADWAY_DRAIN_SECONDS=2
+# In bfloat16 a resumed answer's recomputed context rounds otherwise, and a near tie may fall to the other side.
+export HEADWAY_DTYPE=float32
 
 say() { printf '\n== %s\n' "$*"; }
 figure() { printf '   %-32s %s\n' "$1" "$2"; }
