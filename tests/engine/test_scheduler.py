@@ -299,10 +299,9 @@ def test_a_held_request_keeps_its_blocks_and_continues_where_it_was() -> None:
     scheduler.hold("a")
     assert scheduler.plan(0.0) is None
     assert (scheduler.load.held, scheduler.load.running, scheduler.load.kv_blocks_used) == (1, 0, used)
-    assert not scheduler.has_runnable
-    assert scheduler.has_work
+    assert (scheduler.has_work, scheduler.has_runnable) == (True, False)
     scheduler.unhold("a")
-    assert scheduler.has_runnable
+    assert (scheduler.has_work, scheduler.has_runnable) == (True, True)
     assert [emission.index for emission in step(scheduler)] == [1]
 
 
