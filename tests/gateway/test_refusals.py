@@ -1,0 +1,260 @@
+"""Every refusal has OpenAI's shape, the right status, and words that help."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from tests.gateway.conftest import Rig
+from tests.gateway.scripted_worker import Script
+from tests.gateway.test_chat import CHAT
+from tests.gateway.test_chat import URL as CHAT_URL
+
+from headway.queueing.events import EndReason, JobError
+from headway.queueing.memory_queue import MemoryQueue
+from headway.queueing.settings import QueueSettings
+
+
+def error_of(response: httpx.Response) -> dict[str, Any]:
+    body = response.json()
+    assert set(body) == {"error"}
+    error: dict[str, Any] = body["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    assert error["type"] == ("invalid_request_error" if response.status_code < 500 else "server_error")
+    assert response.headers["x-request-id"].startswith("req_")
+    assert "openai-processing-ms" in response.headers
+    return error
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({"messages": None}, "messages", "invalid_type"),
+        ({"messages": []}, "messages", "invalid_value"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content", "missing_required_parameter"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages[0].content", "invalid_type"),
+        ({"messages": [{"role": "king", "content": ""}]}, "messages[0].role", "invalid_value"),
+        ({"messages": [{"role": "tool", "content": ""}]}, "messages[0].role", "unsupported"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "messages[0].content",
+            "unsupported",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            "messages[0].content",
+            "invalid_value",
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]},
+            "messages[0].tool_calls",
+            "unsupported",
+        ),
+        ({"temperature": "hot"}, "temperature", "invalid_type"),
+        ({"temperature": 3}, "temperature", "invalid_value"),
+        ({"top_p": 0}, "top_p", "invalid_value"),
+        ({"n": True}, "n", "invalid_type"),
+        ({"n": 17}, "n", "invalid_value"),
+        ({"seed": 10**30}, "seed", "invalid_type"),
+        ({"stop": [1]}, "stop[0]", "invalid_type"),
+        ({"max_tokens": 0}, "max_tokens", "invalid_value"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens", "invalid_value"),
+        ({"max_completion_tokens": 1, "max_tokens": 1}, "max_tokens", "invalid_value"),
+        ({"top_logprobs": 3}, "top_logprobs", "invalid_value"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "invalid_value"),
+        ({"logit_bias": {"a": 1}}, "logit_bias.a", "invalid_value"),
+        ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_value"),
+        ({"tools": [{"type": "function"}]}, "tools", "unsupported"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "unsupported"),
+        ({"store": 0}, "store", "unsupported"),
+        ({"temprature": 1}, "temprature", "unknown_parameter"),
+        ({"x" * 1000: 1}, "x" * 100, "unknown_parameter"),
+        ({"tenant": "a b"}, "tenant", "invalid_value"),
+        ({"priority": "urgent"}, "priority", "invalid_value"),
+        ({"deadline_seconds": -1}, "deadline_seconds", "invalid_value"),
+        ({"metadata": {"k": 1}}, "metadata.k", "invalid_type"),
+        ({"min_tokens": 5, "max_tokens": 2}, None, "invalid_value"),
+    ],
+)
+async def test_a_bad_field_is_named(
+    http: httpx.AsyncClient, rig: Rig, fields: dict[str, Any], param: str | None, code: str
+) -> None:
+    response = await http.post(CHAT_URL, json=CHAT | fields)
+    assert response.status_code == 400, response.text
+    error = error_of(response)
+    assert (error["param"], error["code"]) == (param, code), error["message"]
+    assert rig.worker.seen == []
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"", 400, "invalid_json"),
+        (b"{", 400, "invalid_json"),
+        (b"[1]", 400, "invalid_json"),
+        (b'{"model": NaN}', 400, "invalid_json"),
+        (b'{"model": "\xff"}', 400, "invalid_json"),
+        (b'{"model": "\\ud800"}', 400, "invalid_json"),
+        (b"[" * 100_000, 400, "invalid_json"),
+        (b" " * (5 << 20), 413, "body_too_large"),
+    ],
+)
+@pytest.mark.parametrize("url", ["/v1/chat/completions", "/v1/completions", "/v1/jobs"])
+async def test_a_bad_body_is_refused(
+    http: httpx.AsyncClient, url: str, body: bytes, status: int, code: str
+) -> None:
+    response = await http.post(url, content=body, headers={"content-type": "application/json"})
+    assert response.status_code == status
+    assert error_of(response)["code"] == code
+
+
+async def test_a_body_without_declared_length_is_bounded_while_it_is_read(http: httpx.AsyncClient) -> None:
+    sent = 0
+
+    async def endless() -> Any:
+        nonlocal sent
+        while sent < 100 << 20:
+            sent += 1 << 20
+            yield b" " * (1 << 20)
+
+    response = await http.post(CHAT_URL, content=endless(), headers={"content-type": "application/json"})
+    assert response.status_code == 413
+    assert sent <= 6 << 20
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"content-type": "application/x-www-form-urlencoded"}, 415),
+        ({"content-type": "application/json", "content-encoding": "gzip"}, 415),
+        ({"content-type": "application/vnd.api+json; charset=utf-8"}, 200),
+    ],
+)
+async def test_media_types(http: httpx.AsyncClient, headers: dict[str, str], status: int) -> None:
+    response = await http.post(CHAT_URL, content=httpx.Request("POST", "http://x", json=CHAT).content, headers=headers)
+    assert response.status_code == status, response.text
+    if status != 200:
+        error_of(response)
+
+
+@pytest.mark.parametrize(
+    ("headers", "fields", "param"),
+    [
+        ({"X-Deadline": "soon"}, {}, "X-Deadline"),
+        ({"X-Deadline": "nan"}, {}, "X-Deadline"),
+        ({"X-Tenant": "a/b"}, {}, "tenant"),
+        ({"X-Priority": "urgent"}, {}, "priority"),
+        ({"X-Tenant": "proxy"}, {"tenant": "me"}, "tenant"),
+        ({"Idempotency-Key": "k" * 256}, {}, "Idempotency-Key"),
+    ],
+)
+async def test_a_bad_header_is_named(
+    http: httpx.AsyncClient, headers: dict[str, str], fields: dict[str, Any], param: str
+) -> None:
+    response = await http.post(CHAT_URL, json=CHAT | fields, headers=headers)
+    assert response.status_code == 400
+    assert error_of(response)["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("method", "url", "status"),
+    [
+        ("GET", "/nowhere", 404),
+        ("POST", "/v1/embeddings", 404),
+        ("GET", "/v1/chat/completions", 405),
+        ("PUT", "/v1/models", 405),
+        ("GET", "/v1/models/other", 404),
+        ("GET", "/v1/jobs/nonsense", 404),
+        ("GET", "/v1/jobs/tiny:0:01JDZ/stream", 404),
+        ("GET", "/v1/jobs/tiny:0:01JDZ/result", 404),
+        ("POST", "/v1/jobs/tiny:0:01JDZ/cancel", 404),
+        ("DELETE", "/v1/jobs/tiny:0:01JDZ", 404),
+    ],
+)
+async def test_what_is_not_there_says_so_in_the_same_shape(
+    http: httpx.AsyncClient, method: str, url: str, status: int
+) -> None:
+    response = await http.request(method, url)
+    assert response.status_code == status
+    error_of(response)
+    if status == 405:
+        assert response.headers["allow"]
+
+
+@pytest.mark.parametrize("url", ["/v1/chat/completions", "/v1/completions", "/v1/jobs"])
+async def test_an_unknown_model_is_told_what_is_served(http: httpx.AsyncClient, url: str) -> None:
+    prompt = {"messages": CHAT["messages"]} if url.endswith("chat/completions") else {"prompt": "a"}
+    response = await http.post(url, json={"model": "gpt-5"} | prompt)
+    assert response.status_code == 404
+    error = error_of(response)
+    assert (error["code"], error["param"]) == ("model_not_found", "model")
+    assert "tiny" in error["message"]
+
+
+async def test_before_the_first_worker_a_client_is_asked_to_come_back() -> None:
+    queue = MemoryQueue()
+    rig = Rig(queue, worker=None)  # type: ignore[arg-type]  # the test needs none
+    async with rig.client() as http:
+        response = await http.post(CHAT_URL, json=CHAT)
+    assert response.status_code == 503
+    assert error_of(response)["code"] == "no_worker"
+    assert response.headers["retry-after"] == "1"
+    assert response.headers["x-headway-reason"] == "no_worker"
+
+
+async def test_a_model_whose_workers_are_away_is_accepted(rig: Rig) -> None:
+    await rig.queue.farewell("w1")
+    async with rig.client() as http:
+        assert (await http.post("/v1/jobs", json={"model": "tiny", "prompt": "a"})).status_code == 202
+
+
+async def test_a_full_queue_says_when_to_come_back(rig: Rig) -> None:
+    full = MemoryQueue(QueueSettings(max_queued_jobs=1, full_retry_seconds=1.5))
+    await full.heartbeat((await rig.queue.workers())[0], ttl_seconds=60)
+    async with rig.client(rig.app(full)) as http:
+        assert (await http.post("/v1/jobs", json={"model": "tiny", "prompt": "a"})).status_code == 202
+        response = await http.post(CHAT_URL, json=CHAT)
+        several = await http.post("/v1/completions", json={"model": "tiny", "prompt": ["a", "b"]})
+    for refused in (response, several):
+        assert refused.status_code == 503
+        assert error_of(refused)["code"] == "queue_full"
+        assert refused.headers["retry-after"] == "2"
+        assert refused.headers["retry-after-ms"] == "1500"
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize(
+    ("reason", "error", "status", "code"),
+    [
+        (EndReason.ERROR, JobError("context_length_exceeded", "too long", "messages"), 400, None),
+        (EndReason.ERROR, JobError("job_too_large", "too large"), 413, None),
+        (EndReason.ERROR, JobError("too_many_attempts", "it crashed"), 500, None),
+        (EndReason.DEADLINE, None, 504, "deadline_exceeded"),
+        (EndReason.CANCELLED, None, 409, "cancelled"),
+    ],
+)
+async def test_a_job_that_ends_before_its_first_token_is_a_real_status(
+    http: httpx.AsyncClient,
+    rig: Rig,
+    streams: bool,
+    reason: EndReason,
+    error: JobError | None,
+    status: int,
+    code: str | None,
+) -> None:
+    rig.worker.script = Script(pieces=(), reason=reason, error=error)
+    response = await http.post(CHAT_URL, json=CHAT | {"stream": streams})
+    assert response.status_code == status
+    told = error_of(response)
+    assert told["code"] == (error.code if error else code)
+    if error is not None:
+        assert (told["message"], told["param"]) == (error.message, error.param)
+    if status in (409, 500, 504):
+        assert response.headers["x-should-retry"] == "false"
+
+
+async def test_the_clients_own_request_id_is_kept_if_it_is_plain(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/", headers={"X-Request-Id": "abc-1"})).headers["x-request-id"] == "abc-1"
+    assert (await http.get("/", headers={"X-Request-Id": "a b"})).headers["x-request-id"].startswith("req_")
