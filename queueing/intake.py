@@ -54,7 +54,7 @@ def read_body(body: bytes, model: str) -> Intake:
     return Intake(
         tenant=_tenant(given.get("tenant", "default")),
         priority=_priority(given.get("priority", "standard")),
-        deadline_seconds=_deadline(given.get("deadline_seconds", 0)),
+        deadline_seconds=_deadline(given.get("deadline_seconds")),
         idempotency_key=_idempotency_key(given.get("idempotency_key")),
         fingerprint=_fingerprint(given),
         on_disconnect="detach" if given.get("on_disconnect") == "detach" else "cancel",
@@ -95,7 +95,7 @@ def _priority(value: object) -> Priority:
 
 
 def _deadline(value: object) -> float:
-    if value == 0 and type(value) is int:
+    if value is None:
         return 0.0
     if (
         isinstance(value, bool)
