@@ -79,6 +79,15 @@ class Fleet:
         """Where a process's output goes."""
         return self._logs / f"{keeper.name.replace(' ', '-')}.log"
 
+    @property
+    def can_answer(self) -> bool:
+        """Whether a job that is posted now finds all that it needs, as far as the processes go."""
+        return (
+            (self.redis is None or self.redis.is_ready)
+            and self.gateway.is_ready
+            and any(worker.is_ready for worker in self.workers)
+        )
+
     def worker_id(self, keeper: Keeper) -> str:
         """The id of the worker that this keeper runs or ran last; empty before its first start."""
         return self._worker_ids.get(keeper.name, "")
@@ -133,6 +142,7 @@ class Fleet:
             ready=ready,
             gateway=RunningPart(_mark(self.gateway.child), self.url),
             redis=RunningPart(_mark(server_child), self.redis_url),
+            is_redis_ours=self.redis is not None,
             workers=tuple(
                 RunningWorker(self.worker_id(keeper), _mark(keeper.child), self.model, keeper.state.value)
                 for keeper in self.workers

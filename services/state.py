@@ -59,6 +59,8 @@ class UpState:
     ready: bool
     gateway: RunningPart
     redis: RunningPart
+    is_redis_ours: bool
+    """Whether the server is the embedded one; another's process is not ours to watch."""
     workers: tuple[RunningWorker, ...]
 
     def to_json(self) -> str:
@@ -84,6 +86,7 @@ class UpState:
                 fields["ready"],
                 RunningPart.parse(fields["gateway"]),
                 RunningPart.parse(fields["redis"]),
+                fields["is_redis_ours"],
                 workers,
             )
         except (ValueError, KeyError, TypeError):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from headway.services.connection import check_url, not_reachable, open_queue
 from headway.services.settings import mask_password
-from headway.services.state import StateDir, UpState
+from headway.services.state import RunningPart, StateDir, UpState
 
 if TYPE_CHECKING:  # `headway status` on this machine needs no Redis client
     from headway.queueing.protocol import WorkerCard
@@ -71,7 +71,7 @@ def _cells(row: tuple[str, int | None, str, str], widths: list[int]) -> list[str
 
 def status_of(state: UpState) -> Status:
     """The status of a running ``headway up``: its claims, corrected by which processes really live."""
-    redis_lives = state.redis.mark is None or state.redis.mark.lives
+    redis_lives = not state.is_redis_ours or (state.redis.mark is not None and state.redis.mark.lives)
     gateway_lives = state.gateway.mark is not None and state.gateway.mark.lives
     workers = tuple(
         WorkerStatus(
@@ -85,18 +85,14 @@ def status_of(state: UpState) -> Status:
     serves = any(worker.state == "ready" for worker in workers)
     return Status(
         ready=state.ready and redis_lives and gateway_lives and serves,
-        gateway=_part(state.gateway.mark.pid, state.gateway.url)
-        if state.gateway.mark is not None and gateway_lives
-        else PartStatus(),
-        redis=PartStatus(state.redis.mark.pid if state.redis.mark is not None else None, state.redis.url)
-        if redis_lives
-        else PartStatus(),
+        gateway=_part(state.gateway) if gateway_lives else PartStatus(),
+        redis=_part(state.redis) if redis_lives else PartStatus(),
         workers=workers,
     )
 
 
-def _part(pid: int, url: str) -> PartStatus:
-    return PartStatus(pid, url)
+def _part(part: RunningPart) -> PartStatus:
+    return PartStatus(None if part.mark is None else part.mark.pid, part.url)
 
 
 def status_of_fleet(redis_url: str, cards: tuple[WorkerCard, ...]) -> Status:

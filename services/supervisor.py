@@ -186,8 +186,8 @@ class Supervisor:
 
     def _publish(self) -> None:
         """Write the state file when something in it has changed."""
-        can_answer = self.fleet.gateway.is_ready and any(worker.is_ready for worker in self.fleet.workers)
-        state = self.fleet.snapshot(ready=self._has_served.is_set() and self._queue_answers and can_answer)
+        is_ready = self._has_served.is_set() and self._queue_answers and self.fleet.can_answer
+        state = self.fleet.snapshot(ready=is_ready)
         if state != self._written:
             try:
                 self._state.write(state)
