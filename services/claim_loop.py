@@ -1,7 +1,7 @@
 """Takes jobs from the queue: only as many as the engine can use soon, so that the rest stays free for others.
 
-A job that already took workers with it runs alone (``isolate_after_attempts``): jobs that merely shared a
-batch with it would otherwise lose their own attempts to its crashes, and be given up with it.
+A job that already took workers with it (``isolate_after_attempts``) is claimed and run alone: jobs that
+merely shared a worker with it would otherwise lose attempts to its crashes, and be given up with it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WAIT_SECONDS: Final = 2.0
 MOST_PER_CLAIM: Final = 8
 """Two idle workers that wake for the same burst share it; more per call would give it all to the first."""
 KV_FULL: Final = 0.95
-"""Past this share of used and promised blocks a new job could only wait here; another worker may have room."""
+"""Past this share of used and promised blocks a new job would only wait here; elsewhere may be room."""
 EMPTY_PAUSE_SECONDS: Final = 0.02
 """After a wake-up that brought nothing, because another worker was faster."""
 
@@ -54,23 +54,25 @@ class ClaimLoop:
         self._isolate_after = isolate_after_attempts
         self._stopped = asyncio.Event()
         self._was_woken = False
+        self._is_clearing = False
         # Two: one enormous prompt does not hold up the small ones behind it.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="headway-prepare")
         self._backoff = Backoff(0.1, 2.0)
 
     async def run(self) -> None:
         """Claim until stopped. Cancels that reach this worker are passed on as they come."""
-        async with asyncio.TaskGroup() as tasks:
-            while not self._stopped.is_set():
-                self._table.changed.clear()
-                self._start_apart()
-                try:
-                    await self._turn(tasks)
-                    self._backoff.reset()
-                except QueueUnavailableError as error:
-                    _log.warning("queue_unavailable", doing="claim", error=str(error))
-                    await asyncio.sleep(self._backoff.next_seconds())
-        self._threads.shutdown(wait=False)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                while not self._stopped.is_set():
+                    self._table.changed.clear()
+                    try:
+                        await self._turn(tasks)
+                        self._backoff.reset()
+                    except QueueUnavailableError as error:
+                        _log.warning("queue_unavailable", doing="claim", error=str(error))
+                        await asyncio.sleep(self._backoff.next_seconds())
+        finally:
+            self._threads.shutdown(wait=False)
 
     def stop(self) -> None:
         """Claim nothing more; what is being prepared is still completed."""
@@ -80,17 +82,26 @@ class ClaimLoop:
     async def _turn(self, tasks: asyncio.TaskGroup) -> None:
         room = self._room()
         claims = await self._queue.claim(self._model.name, self._worker_id, room) if room > 0 else ()
-        for claim in claims:
-            tasks.create_task(self._prepare(self._table.accept(claim)))
+        for job in [self._table.accept(claim) for claim in claims]:
+            if self._is_suspect(job) and len(self._table) > 1:
+                self._table.hand_back(job)
+                self._is_clearing = True
+            elif job.phase is Phase.PREPARING:
+                tasks.create_task(self._prepare(job))
         if not claims:
             await self._rest(for_work=room > 0)
 
     def _room(self) -> int:
         """How many more jobs are of use here now."""
+        if self._is_clearing or any(map(self._is_suspect, self._table)):
+            # For a suspect the worker is emptied first, then gets one job. If that is another one, because
+            # another worker was faster, all goes on as usual.
+            self._is_clearing = self._is_clearing and len(self._table) > 0
+            return 0 if len(self._table) else 1
         load = self._engine.load
         promised = load.kv_blocks_used + load.extra.get("kv_blocks_reserved", 0.0)
         kv_is_full = promised >= KV_FULL * load.kv_blocks_total
-        if kv_is_full or load.waiting >= self._lookahead or self._suspects():
+        if kv_is_full or load.waiting >= self._lookahead:
             return 0
         free = self._max_sequences + self._lookahead - self._table.sequences
         return max(0, min(free, MOST_PER_CLAIM))
@@ -100,27 +111,14 @@ class ClaimLoop:
         """Jobs claimed beyond the engine's slots, so that a slot is refilled without a round trip."""
         return max(1, self._max_sequences // 8)
 
-    def _suspects(self) -> list[ClaimedJob]:
-        return [job for job in self._table if self._is_suspect(job) and job.phase is not Phase.ENDED]
-
     def _is_suspect(self, job: ClaimedJob) -> bool:
         return job.claim.attempts >= self._isolate_after
-
-    def _start_apart(self) -> None:
-        """Start the next suspect once nothing else runs or is about to."""
-        if self._table.count(Phase.RUNNING) or self._table.count(Phase.PREPARING):
-            return
-        for job in self._table:
-            if job.phase is Phase.APART:
-                job.log.warning("running_alone", attempts=job.claim.attempts)
-                self._table.start(job)
-                return
 
     async def _prepare(self, job: ClaimedJob) -> None:
         outcome = await asyncio.get_running_loop().run_in_executor(
             self._threads, _prepare_safely, job.claim, self._model, job.received_seconds
         )
-        self._table.prepared(job, outcome, apart=self._is_suspect(job))
+        self._table.prepared(job, outcome)
 
     async def _rest(self, *, for_work: bool) -> None:
         """Sleep until there is something to do: work if there is room, room if there is none."""

@@ -47,10 +47,6 @@ class ClaimTable:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def count(self, phase: Phase) -> int:
-        """Jobs in a phase."""
-        return sum(job.phase is phase for job in self._jobs.values())
-
     @property
     def sequences(self) -> int:
         """Engine slots in use or spoken for: open requests, and one for each job on its way in."""
@@ -68,20 +64,21 @@ class ClaimTable:
         if older is not None:
             self.lose(older)
         job = ClaimedJob(claim, self._clock(), _log.bind(**job_fields(claim.job_id)))
-        job.is_handed_back = self._is_closing
         job.is_cancelled = claim.cancel_reason is not None
         self._jobs[claim.job_id] = job
         self._metrics.claimed(attempts=claim.attempts)
+        if self._is_closing:
+            self.hand_back(job)
         return job
 
     def close_door(self) -> None:
         """From now on, claims that still come in go straight back."""
         self._is_closing = True
 
-    def prepared(self, job: ClaimedJob, outcome: Prepared | Refusal, *, apart: bool) -> None:
-        """Continue with what translation made of a claim; ``apart``: wait for ``start``."""
-        if not self.holds(job):
-            return
+    def prepared(self, job: ClaimedJob, outcome: Prepared | Refusal) -> None:
+        """Continue with what translation made of a claim."""
+        if not self.holds(job) or job.phase is not Phase.PREPARING:
+            return  # lost, or handed back meanwhile
         posted = outcome.job
         if posted is not None:
             fields = job_fields(job.job_id, tenant=posted.tenant, traceparent=posted.traceparent)
@@ -90,24 +87,16 @@ class ClaimTable:
             self._refuse(job, outcome)
             return
         job.prepared, job.answer = outcome, outcome.answer
-        if job.is_handed_back:
-            self._stop(job)
-        elif job.is_cancelled:
+        if job.is_cancelled:
             self._end(job, EndReason.CANCELLED)
         elif not outcome.specs:  # every choice had ended, only the last word was missing
             self._end(job, EndReason.STOP)
-        elif apart:
-            job.phase = Phase.APART
-            self.changed.set()
         else:
-            self.start(job)
+            self._start(job, outcome)
 
-    def start(self, job: ClaimedJob) -> None:
-        """Put a prepared job's requests into the engine."""
-        assert job.prepared is not None, "started before it was prepared"
-        specs = job.prepared.specs
+    def _start(self, job: ClaimedJob, prepared: Prepared) -> None:
         job.phase = Phase.RUNNING
-        job.open_requests = {spec.request_id for spec in specs}
+        job.open_requests = {spec.request_id for spec in prepared.specs}
         job.log.info(
             "job_started",
             epoch=job.claim.epoch,
@@ -117,7 +106,7 @@ class ClaimTable:
             waited_seconds=round(job.age_seconds_at_claim, 3),
         )
         self._metrics.started(prompt_tokens=job.prompt_tokens, resumed_tokens=job.answer.resumed_tokens)
-        self._engine.add(job.job_id, specs)
+        self._engine.add(job.job_id, prepared.specs)
 
     # -- on the way -----------------------------------------------------------------------------------
 
@@ -148,20 +137,19 @@ class ClaimTable:
         job.is_cancelled = True
         if job.phase is Phase.RUNNING:
             self._engine.cancel(tuple(job.open_requests))
-        elif job.phase is Phase.APART:
-            self._end(job, EndReason.CANCELLED)
         # PREPARING: ``prepared`` sees the flag.
 
     # -- out ------------------------------------------------------------------------------------------
 
     def hand_back(self, job: ClaimedJob) -> None:
         """Take a job out of the engine, to release it once its tokens are written."""
-        if job.is_handed_back or job.is_cancelled or job.phase in {Phase.ENDED, Phase.STOPPED}:
+        is_ending = job.is_cancelled and job.phase is Phase.RUNNING
+        if job.is_handed_back or is_ending or job.phase in {Phase.ENDED, Phase.STOPPED}:
             return
         job.is_handed_back = True
         if job.phase is Phase.RUNNING:
             self._engine.cancel(tuple(job.open_requests))
-        elif job.phase is Phase.APART:
+        else:
             self._stop(job)
 
     def lose(self, job: ClaimedJob) -> None:

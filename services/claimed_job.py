@@ -17,8 +17,6 @@ class Phase(StrEnum):
 
     PREPARING = "preparing"
     """Being validated and tokenized in a thread."""
-    APART = "apart"
-    """Ready, but suspected of having killed workers: waits to run alone."""
     RUNNING = "running"
     """Its requests are in the engine."""
     ENDED = "ended"
