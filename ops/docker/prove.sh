@@ -121,10 +121,11 @@ await_health() {
     while [ $SECONDS -lt $limit ]; do
         health=$(docker inspect --format '{{.State.Health.Status}}' "$(container "$1")" 2>/dev/null) || true
         [ "$health" = healthy ] && return
+        [ "$(docker inspect --format '{{.RestartCount}}' "$(container "$1")" 2>/dev/null || echo 0)" -lt 4 ] || break
         sleep 0.5
     done
     "${compose[@]}" logs --tail=30 "$1" >&2
-    fail "$1 is ${health:-not there} after $2 s; its log is above"
+    fail "$1 is ${health:-not there}, not healthy; its log is above"
 }
 
 container() { docker ps --all --quiet --filter label=com.docker.compose.project=headway-prove \
