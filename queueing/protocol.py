@@ -163,9 +163,10 @@ class Queue(Protocol):
     async def read(self, job_id: str, after: Cursor, *, wait_seconds: float) -> tuple[StreamEvent, ...]:
         """The entries after a cursor, at most 256 of them; waits for the first one up to ``wait_seconds``.
 
-        Empty: nothing new yet; or, without waiting, nothing will follow since the job has ended. Once the token stream's own retention has passed, only START can still be
-        read: the kept answer as one TokenEvent per choice, then the EndEvent; any other cursor raises
-        UnknownJobError and says to fetch the result. Raises UnknownJobError.
+        Empty: nothing new yet; or, without waiting, nothing will follow since the job has ended. Once the
+        token stream's own retention has passed, only START can still be read: the kept answer as one
+        TokenEvent per choice, then the EndEvent; any other cursor raises UnknownJobError and says to fetch
+        the result. Raises UnknownJobError.
         """
         ...
 
@@ -186,8 +187,9 @@ class Queue(Protocol):
     async def claim(self, model: str, worker_id: str, room: int) -> tuple[Claim, ...]:
         """Take up to ``room`` jobs by band, in each band returned ones first.
 
-        An aged job of a lower band goes ahead, the oldest first, at every fourth claim at the latest. A queue entry that names no job, a job whose body is gone, and a job past its deadline or cancelled
-        while it waited end here with their terminal event and are not returned.
+        An aged job of a lower band goes ahead, the oldest first, at every fourth claim at the latest. A queue
+        entry that names no job, a job whose body is gone, and a job past its deadline or cancelled while it
+        waited end here with their terminal event and are not returned.
         """
         ...
 
