@@ -31,7 +31,7 @@ def config_from_hf(
     architecture = _architecture(fields)
     heads, hidden = fields.integer("num_attention_heads"), fields.integer("hidden_size")
     attention_bias = fields.flag("attention_bias", default=False)
-    max_position = fields.integer("max_position_embeddings", 2048)
+    max_position = fields.integer("max_position_embeddings")
     return ModelConfig(
         architecture=architecture,
         vocab_size=fields.integer("vocab_size"),
