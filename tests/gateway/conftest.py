@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 
@@ -16,15 +16,17 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
+from tests.gateway.scripted_worker import Script, ScriptedWorker
 
 from headway.gateway.app import create_app
 from headway.gateway.gateway import Gateway
 from headway.gateway.settings import GatewaySettings
 from headway.queueing.memory_queue import MemoryQueue
 from headway.queueing.protocol import Queue
-from tests.gateway.scripted_worker import Script, ScriptedWorker
 
-SETTINGS = GatewaySettings(version="1.2", read_wait_seconds=0.2, answer_pause_seconds=0.001, cancel_seconds=2.0)
+SETTINGS = GatewaySettings(
+    version="1.2", read_wait_seconds=0.2, answer_pause_seconds=0.001, cancel_seconds=2.0
+)
 
 
 class QuietServer(uvicorn.Server):
@@ -75,24 +77,27 @@ class Rig:
             server = QuietServer(config)
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             try:
-                while not server.started:
-                    await asyncio.sleep(0.005)
-                yield "http://127.0.0.1:%d" % listener.getsockname()[1]
+                await until(lambda: server.started)
+                port: int = listener.getsockname()[1]
+                yield f"http://127.0.0.1:{port}"
             finally:
                 server.should_exit = True
                 await serving
 
     async def until_ended(self, count: int = 1) -> None:
         """Return once the worker has finished that many jobs."""
-        async with asyncio.timeout(5):
-            while len(self.worker.ended) < count:
-                await asyncio.sleep(0.005)
+        await until(lambda: len(self.worker.ended) >= count)
 
     async def until_seen(self, count: int = 1) -> None:
         """Return once the worker has claimed that many jobs."""
-        async with asyncio.timeout(5):
-            while len(self.worker.seen) < count:
-                await asyncio.sleep(0.005)
+        await until(lambda: len(self.worker.seen) >= count)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Return once it is so; fails after five seconds."""
+    async with asyncio.timeout(5):
+        while not is_so():  # what is watched has no event of its own
+            await asyncio.sleep(0.005)
 
 
 def gateway_of(app: FastAPI) -> Gateway:
@@ -106,8 +111,7 @@ async def over(queue: MemoryQueue, script: Script) -> AsyncIterator[Rig]:
     """A rig over a queue of the test's own."""
     worker = ScriptedWorker(queue, script)
     running = asyncio.create_task(worker.run())
-    while not await queue.workers():
-        await asyncio.sleep(0)
+    await worker.is_up.wait()
     try:
         yield Rig(queue, worker)
     finally:

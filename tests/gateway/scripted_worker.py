@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 from headway.queueing.events import (
@@ -36,7 +36,7 @@ class Script:
     hold_at: int | None = None
     prompt_tokens: int = 7
     cached_tokens: int = 0
-    pace: Callable[[], asyncio.Future[None]] | None = None
+    pace: Callable[[], Awaitable[None]] | None = None
 
 
 def card(worker_id: str = "w1", **changes: object) -> WorkerCard:
@@ -67,6 +67,7 @@ class ScriptedWorker:
     script: Script = field(default_factory=Script)
     seen: list[Job] = field(default_factory=list[Job])
     ended: dict[str, EndReason] = field(default_factory=dict[str, EndReason])
+    is_up: asyncio.Event = field(default_factory=asyncio.Event)
     _cancels: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
 
     @property
@@ -76,6 +77,7 @@ class ScriptedWorker:
 
     async def run(self) -> None:
         await self.queue.heartbeat(card(), ttl_seconds=60)
+        self.is_up.set()
         async with asyncio.TaskGroup() as jobs:
             while True:
                 for claim in await self.queue.claim(MODEL, "w1", 64):
@@ -111,7 +113,7 @@ class ScriptedWorker:
 
 
 def cut_at_stop(pieces: tuple[str, ...], stops: tuple[str, ...]) -> tuple[str, ...]:
-    """The pieces up to the first stop string, whose last token keeps its place with what is left of its text."""
+    """The pieces up to the first stop string; the token that meets it keeps its place with what is left."""
     text = "".join(pieces)
     found = [text.find(stop) for stop in stops if stop in text]
     if not found:

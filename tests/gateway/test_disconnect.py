@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.gateway.conftest import Rig, gateway_of, over
+from tests.gateway.conftest import Rig, gateway_of, over, until
 from tests.gateway.scripted_worker import Script
 from tests.gateway.sse_reader import events
 from tests.gateway.test_chat import CHAT
@@ -67,33 +67,34 @@ async def test_leaving_while_the_job_waits_cancels_it(streams: bool, rig: Rig) -
     queue = Watched()
     await queue.heartbeat((await rig.queue.workers())[0], ttl_seconds=60)
     async with rig.serve(rig.app(queue)) as url, httpx.AsyncClient(base_url=url) as http:
-        await leave(http, CHAT | {"stream": streams}, submitted(queue))
+        await leave(http, CHAT | {"stream": streams}, until(lambda: bool(queue.job_ids)))
         await queue.until_finished(EndReason.CANCELLED)
-
-
-async def submitted(queue: Watched) -> None:
-    while not queue.job_ids:
-        await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("hold_at", [0, 3])
 async def test_leaving_while_the_job_runs_cancels_it(streams: bool, hold_at: int) -> None:
-    async with over(Watched(), Script(hold_at=hold_at)) as rig:
-        async with rig.serve() as url, httpx.AsyncClient(base_url=url) as http:
-            await leave(http, CHAT | {"stream": streams}, rig.until_seen())
-            await rig.until_ended()
+    async with (
+        over(Watched(), Script(hold_at=hold_at)) as rig,
+        rig.serve() as url,
+        httpx.AsyncClient(base_url=url) as http,
+    ):
+        await leave(http, CHAT | {"stream": streams}, rig.until_seen())
+        await rig.until_ended()
     assert list(rig.worker.ended.values()) == [EndReason.CANCELLED]
 
 
 async def test_leaving_in_the_middle_of_a_stream_cancels_the_job() -> None:
-    async with over(Watched(), Script(hold_at=3)) as rig:
-        async with rig.serve() as url, httpx.AsyncClient(base_url=url) as http:
-            async with http.stream("POST", CHAT_URL, json=CHAT | {"stream": True}) as response:
-                async for event in events(response):
-                    if event.json["choices"][0]["delta"].get("content") == ", wor":
-                        break
-            await rig.until_ended()
+    async with (
+        over(Watched(), Script(hold_at=3)) as rig,
+        rig.serve() as url,
+        httpx.AsyncClient(base_url=url) as http,
+    ):
+        async with http.stream("POST", CHAT_URL, json=CHAT | {"stream": True}) as response:
+            async for event in events(response):
+                if event.json["choices"][0]["delta"].get("content") == ", wor":
+                    break
+        await rig.until_ended()
     assert list(rig.worker.ended.values()) == [EndReason.CANCELLED]
 
 
@@ -109,12 +110,15 @@ async def test_leaving_while_the_job_is_being_posted_leaves_no_orphan(rig: Rig) 
 
 
 async def test_all_jobs_of_a_request_are_cancelled() -> None:
-    async with over(Watched(), Script(hold_at=1)) as rig:
-        async with rig.serve() as url, httpx.AsyncClient(base_url=url) as http:
-            body = {"model": "tiny", "prompt": ["a", "b", "c"], "stream": True}
-            async with http.stream("POST", "/v1/completions", json=body):
-                await rig.until_seen(3)
-            await rig.until_ended(3)
+    async with (
+        over(Watched(), Script(hold_at=1)) as rig,
+        rig.serve() as url,
+        httpx.AsyncClient(base_url=url) as http,
+    ):
+        body = {"model": "tiny", "prompt": ["a", "b", "c"], "stream": True}
+        async with http.stream("POST", "/v1/completions", json=body):
+            await rig.until_seen(3)
+        await rig.until_ended(3)
     assert list(rig.worker.ended.values()) == [EndReason.CANCELLED] * 3
 
 
@@ -129,16 +133,19 @@ async def test_a_detached_job_goes_on(streams: bool, fields: dict[str, str]) -> 
 
     headers = {} if fields else {"Idempotency-Key": "k"}
     queue = Watched()
-    async with over(queue, Script(pace=pace)) as rig:
-        async with rig.serve() as url, httpx.AsyncClient(base_url=url, headers=headers) as http:
-            body = CHAT | {"stream": streams} | fields
-            await leave(http, body, rig.until_seen())
-            await asyncio.sleep(0.1)
-            ticket.set()
-            await queue.until_finished(EndReason.STOP)
-            if headers:
-                again = await http.post(CHAT_URL, json=body)
-                assert again.headers["x-headway-job-id"] == queue.job_ids[0]
+    async with (
+        over(queue, Script(pace=pace)) as rig,
+        rig.serve() as url,
+        httpx.AsyncClient(base_url=url, headers=headers) as http,
+    ):
+        body = CHAT | {"stream": streams} | fields
+        await leave(http, body, rig.until_seen())
+        await asyncio.sleep(0.1)
+        ticket.set()
+        await queue.until_finished(EndReason.STOP)
+        if headers:
+            again = await http.post(CHAT_URL, json=body)
+            assert again.headers["x-headway-job-id"] == queue.job_ids[0]
 
 
 async def test_a_cancel_survives_the_end_of_its_handler_and_a_short_outage() -> None:

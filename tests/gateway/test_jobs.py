@@ -19,7 +19,9 @@ JOB: dict[str, Any] = {"model": "tiny", "prompt": "a"}
 
 
 async def test_a_job_from_post_to_result(http: httpx.AsyncClient, rig: Rig) -> None:
-    posted = await http.post("/v1/jobs", json=JOB | {"metadata": {"k": "v"}, "sampling": {"n": 2, "logprobs": 1}})
+    posted = await http.post(
+        "/v1/jobs", json=JOB | {"metadata": {"k": "v"}, "sampling": {"n": 2, "logprobs": 1}}
+    )
     assert posted.status_code == 202
     made = posted.json()
     assert (made["status"], made["created"], made["object"]) == ("queued", True, "job")

@@ -133,7 +133,9 @@ async def test_a_body_without_declared_length_is_bounded_while_it_is_read(http: 
     ],
 )
 async def test_media_types(http: httpx.AsyncClient, headers: dict[str, str], status: int) -> None:
-    response = await http.post(CHAT_URL, content=httpx.Request("POST", "http://x", json=CHAT).content, headers=headers)
+    response = await http.post(
+        CHAT_URL, content=httpx.Request("POST", "http://x", json=CHAT).content, headers=headers
+    )
     assert response.status_code == status, response.text
     if status != 200:
         error_of(response)
@@ -224,32 +226,35 @@ async def test_a_full_queue_says_when_to_come_back(rig: Rig) -> None:
         assert refused.headers["retry-after-ms"] == "1500"
 
 
+def failing(error: JobError) -> Script:
+    return Script(pieces=(), reason=EndReason.ERROR, error=error)
+
+
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize(
-    ("reason", "error", "status", "code"),
+    ("script", "status", "code"),
     [
-        (EndReason.ERROR, JobError("context_length_exceeded", "too long", "messages"), 400, None),
-        (EndReason.ERROR, JobError("job_too_large", "too large"), 413, None),
-        (EndReason.ERROR, JobError("too_many_attempts", "it crashed"), 500, None),
-        (EndReason.DEADLINE, None, 504, "deadline_exceeded"),
-        (EndReason.CANCELLED, None, 409, "cancelled"),
+        (
+            failing(JobError("context_length_exceeded", "too long", "messages")),
+            400,
+            "context_length_exceeded",
+        ),
+        (failing(JobError("job_too_large", "too large")), 413, "job_too_large"),
+        (failing(JobError("too_many_attempts", "it crashed")), 500, "too_many_attempts"),
+        (Script(pieces=(), reason=EndReason.DEADLINE), 504, "deadline_exceeded"),
+        (Script(pieces=(), reason=EndReason.CANCELLED), 409, "cancelled"),
     ],
 )
 async def test_a_job_that_ends_before_its_first_token_is_a_real_status(
-    http: httpx.AsyncClient,
-    rig: Rig,
-    streams: bool,
-    reason: EndReason,
-    error: JobError | None,
-    status: int,
-    code: str | None,
+    rig: Rig, streams: bool, script: Script, status: int, code: str
 ) -> None:
-    rig.worker.script = Script(pieces=(), reason=reason, error=error)
-    response = await http.post(CHAT_URL, json=CHAT | {"stream": streams})
+    rig.worker.script = script
+    async with rig.client() as http:
+        response = await http.post(CHAT_URL, json=CHAT | {"stream": streams})
     assert response.status_code == status
     told = error_of(response)
-    assert told["code"] == (error.code if error else code)
-    if error is not None:
+    assert told["code"] == code
+    if (error := script.error) is not None:
         assert (told["message"], told["param"]) == (error.message, error.param)
     if status in (409, 500, 504):
         assert response.headers["x-should-retry"] == "false"

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
-from tests.gateway.conftest import Rig, gateway_of, over, post_job
+from tests.gateway.conftest import Rig, gateway_of, over, post_job, until
 from tests.gateway.scripted_worker import Script
 from tests.gateway.sse_reader import Event, chat_text, events, parse
 from tests.gateway.test_chat import CHAT
@@ -69,14 +69,17 @@ async def test_one_failed_prompt_ends_the_request_and_cancels_the_others(rig: Ri
 async def test_a_silent_stream_carries_pings_from_acceptance_on(rig: Rig) -> None:
     rig.worker.script = Script(hold_at=0)
     app = rig.app(first_event_seconds=0.05, ping_seconds=0.05, read_wait_seconds=0.02)
-    async with rig.serve(app) as url, httpx.AsyncClient(base_url=url) as http:
-        async with http.stream("POST", CHAT_URL, json=STREAM) as response:
-            assert response.status_code == 200
-            seen = ""
-            async for text in response.aiter_text():
-                seen += text
-                if seen.count(": ping\n\n") >= 3:
-                    break
+    async with (
+        rig.serve(app) as url,
+        httpx.AsyncClient(base_url=url) as http,
+        http.stream("POST", CHAT_URL, json=STREAM) as response,
+    ):
+        assert response.status_code == 200
+        seen = ""
+        async for text in response.aiter_text():
+            seen += text
+            if seen.count(": ping\n\n") >= 3:
+                break
     assert set(seen.split("\n\n")) == {": ping", ""}
 
 
@@ -84,17 +87,13 @@ async def asgi_writes(app: FastAPI, path: str) -> list[bytes]:
     """The bodies of each ASGI message that answers a GET."""
     bodies: list[bytes] = []
     scope = {"type": "http", "method": "GET", "path": path, "headers": [], "query_string": b""}
-    requests = iter([{"type": "http.request", "body": b"", "more_body": False}])
-
-    async def receive() -> Any:
-        for request in requests:
-            return request
-        await asyncio.Event().wait()
+    requests: asyncio.Queue[Any] = asyncio.Queue()
+    requests.put_nowait({"type": "http.request", "body": b"", "more_body": False})
 
     async def send(message: Any) -> None:
         bodies.append(message.get("body", b""))
 
-    await app(scope, receive, send)
+    await app(scope, requests.get, send)
     return bodies
 
 
@@ -108,9 +107,7 @@ async def test_entries_that_piled_up_go_out_in_one_write(rig: Rig) -> None:
 
 async def test_unforeseen_trouble_is_told_not_hidden(rig: Rig) -> None:
     class Broken(MemoryQueue):
-        async def read(
-            self, job_id: str, after: Cursor, *, wait_seconds: float
-        ) -> tuple[StreamEvent, ...]:
+        async def read(self, job_id: str, after: Cursor, *, wait_seconds: float) -> tuple[StreamEvent, ...]:
             if after.tokens >= 2:
                 raise RuntimeError("a bug")
             return await super().read(job_id, after, wait_seconds=wait_seconds)
@@ -143,16 +140,19 @@ async def test_a_stream_outlives_a_short_outage_of_the_queue() -> None:
     queue = Away()
     async with over(queue, Script(hold_at=5)) as rig:
         app = rig.app()
-        async with rig.serve(app) as url, httpx.AsyncClient(base_url=url) as http:
-            async with http.stream("POST", CHAT_URL, json=STREAM) as response:
-                got: list[Event] = []
-                async for event in events(response):
-                    got.append(event)
-                    if len(got) == 2:
-                        queue.is_away = True
-                        asyncio.get_running_loop().call_later(0.1, setattr, queue, "is_away", False)
-                    if len(got) == 6:
-                        break
+        async with (
+            rig.serve(app) as url,
+            httpx.AsyncClient(base_url=url) as http,
+            http.stream("POST", CHAT_URL, json=STREAM) as response,
+        ):
+            got: list[Event] = []
+            async for event in events(response):
+                got.append(event)
+                if len(got) == 2:
+                    queue.is_away = True
+                    asyncio.get_running_loop().call_later(0.1, setattr, queue, "is_away", False)
+                if len(got) == 6:
+                    break
     assert chat_text([event.json for event in got]) == "Hello, world!"
 
 
@@ -160,12 +160,15 @@ async def test_a_long_outage_ends_the_stream_with_a_reason() -> None:
     queue = Away()
     async with over(queue, Script(hold_at=5)) as rig:
         app = rig.app(outage_seconds=0.1, cancel_seconds=0.1)
-        async with rig.serve(app) as url, httpx.AsyncClient(base_url=url) as http:
-            async with http.stream("POST", CHAT_URL, json=STREAM) as response:
-                got: list[Event] = []
-                async for event in events(response):
-                    queue.is_away = True
-                    got.append(event)
+        async with (
+            rig.serve(app) as url,
+            httpx.AsyncClient(base_url=url) as http,
+            http.stream("POST", CHAT_URL, json=STREAM) as response,
+        ):
+            got: list[Event] = []
+            async for event in events(response):
+                queue.is_away = True
+                got.append(event)
     assert got[-1].json["error"]["code"] == "queue_unavailable"
 
 
@@ -175,9 +178,7 @@ async def test_a_stalled_reader_holds_one_batch_and_loses_nothing(rig: Rig) -> N
     reads: list[int] = []
 
     class Counting(MemoryQueue):
-        async def read(
-            self, job_id: str, after: Cursor, *, wait_seconds: float
-        ) -> tuple[StreamEvent, ...]:
+        async def read(self, job_id: str, after: Cursor, *, wait_seconds: float) -> tuple[StreamEvent, ...]:
             batch = await super().read(job_id, after, wait_seconds=wait_seconds)
             reads.append(len(batch))
             return batch
@@ -242,13 +243,12 @@ async def test_a_server_that_stops_on_its_own_still_ends_streams_with_a_frame(ri
             response = await http.send(request, stream=True)
             reading = asyncio.create_task(collect(response, got))
             await rig.until_seen()
-            while len(got) < 4:
-                await asyncio.sleep(0.01)
+            await until(lambda: len(got) >= 4)
         await reading
     assert got[-1].json["error"]["code"] == "shutting_down"
 
 
 async def collect(response: httpx.Response, into: list[Event]) -> None:
     async for event in events(response):
-        into.append(event)
+        into.append(event)  # noqa: PERF401 # the test looks at the list while it grows
     await response.aclose()
