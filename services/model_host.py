@@ -61,17 +61,20 @@ def _toy(settings: WorkerSettings) -> tuple[Runner, Tokenizer]:
 
 
 def _torch(settings: WorkerSettings) -> tuple[Runner, Tokenizer]:
-    # Here, so that the toy and the command line's other parts start without torch.
+    # Imported here: the toy and the command line start without torch. And in this order: a model
+    # that is not there is told before torch has been loaded, which takes seconds.
+    from headway.engine.model_source import resolve_model
+
+    source = resolve_model(settings.model)
     import torch
 
     from headway.engine.checkpoint import open_checkpoint
-    from headway.engine.model_source import resolve_model
     from headway.engine.torch_runner import TorchRunner
 
     device = settings.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    checkpoint = open_checkpoint(resolve_model(settings.model).path)
+    checkpoint = open_checkpoint(source.path)
     kv_cache_bytes = settings.kv_cache_bytes or default_kv_cache_bytes()
     runner = TorchRunner.load(
         checkpoint,

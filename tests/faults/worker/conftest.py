@@ -9,7 +9,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ class WorkerProcess:
 SpawnWorker = Callable[..., WorkerProcess]
 ToyText = Callable[[str, int], str]
 ToyJob = Callable[..., Job]
-Follow = Callable[..., Awaitable[tuple[str, EndEvent]]]
+Follow = Callable[..., Coroutine[Any, Any, tuple[str, EndEvent]]]
 Committed = Callable[[Client, str, int], Awaitable[None]]
 
 

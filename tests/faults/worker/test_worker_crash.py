@@ -112,9 +112,7 @@ async def test_a_hung_step_shows_and_then_ends_the_process(
 async def test_a_broken_device_hands_its_jobs_on_without_waiting_for_leases(
     redis_url: str, client: Client, spawn_worker: SpawnWorker, toy_job: ToyJob, toy_text: ToyText
 ) -> None:
-    broken = spawn_worker(
-        redis_url, "broken", model="scripted:ms_per_step=5,break_on=!", lease_seconds=600
-    )
+    broken = spawn_worker(redis_url, "broken", model="scripted:ms_per_step=5,break_on=!", lease_seconds=600)
     await broken.logged("worker_ready")
     submitted = await client.submit(toy_job("ouch!", 20))
     assert await broken.ended() == 1

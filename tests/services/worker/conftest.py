@@ -49,7 +49,6 @@ StartWorker = Callable[..., AbstractAsyncContextManager[Running]]
 JobMaker = Callable[..., Job]
 ToyText = Callable[[str, int], str]
 ReadAll = Callable[[Client, str], Awaitable[tuple[list[TokenEvent], EndEvent]]]
-Until = Callable[[Callable[[], bool]], Awaitable[None]]
 
 
 @pytest.fixture
@@ -133,14 +132,3 @@ def read_all() -> ReadAll:
         return tokens, end
 
     return read
-
-
-@pytest.fixture
-def until() -> Until:
-    """Wait until a condition holds; the test's own time limit is the only one."""
-
-    async def wait(condition: Callable[[], bool]) -> None:
-        while not condition():
-            await asyncio.sleep(0.002)
-
-    return wait

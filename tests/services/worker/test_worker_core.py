@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -91,7 +91,7 @@ async def test_a_job_the_model_cannot_serve_is_answered_with_its_reason(
     start_worker: StartWorker,
     queue: MemoryQueue,
     client: Client,
-    posted: dict[str, object],
+    posted: dict[str, Any],
     code: str,
     param: str | None,
 ) -> None:
@@ -155,9 +155,7 @@ async def test_a_worker_claims_only_what_it_can_use_soon(
         assert most == 3, "two slots, and one job ahead"
 
 
-async def test_choices_count_as_sequences(
-    start_worker: StartWorker, client: Client, job: JobMaker
-) -> None:
+async def test_choices_count_as_sequences(start_worker: StartWorker, client: Client, job: JobMaker) -> None:
     async with start_worker(max_sequences=4) as running:
         first = await client.submit(job("wide", 200, n=5))
         while running.worker.card().running < 4:
@@ -185,15 +183,15 @@ async def test_a_worker_without_kv_room_leaves_jobs_to_others(
 
 async def test_better_bands_go_first(start_worker: StartWorker, client: Client) -> None:
     short = SamplingParams(max_tokens=3)
-    batch = await client.submit(
-        Job(model="scripted", prompt="b", sampling=short, priority=Priority.BATCH)
-    )
+    batch = await client.submit(Job(model="scripted", prompt="b", sampling=short, priority=Priority.BATCH))
     urgent = await client.submit(
         Job(model="scripted", prompt="i", sampling=short, priority=Priority.INTERACTIVE)
     )
     async with start_worker(max_sequences=1, policy="priority"):
         await client.result(batch.job_id)
-        assert (await client.status(urgent.job_id)).finished_ms <= (await client.status(batch.job_id)).finished_ms
+        assert (await client.status(urgent.job_id)).finished_ms <= (
+            await client.status(batch.job_id)
+        ).finished_ms
 
 
 async def test_the_numbers_add_up(start_worker: StartWorker, client: Client, job: JobMaker) -> None:

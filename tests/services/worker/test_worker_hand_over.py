@@ -43,7 +43,9 @@ class FlakyQueue(MemoryQueue):
         return done
 
     async def claim(self, model: str, worker_id: str, room: int) -> tuple[Claim, ...]:
-        if self._draw.random() < self.failing / 2:  # only before: a lost reply costs a lease, tested elsewhere
+        if (
+            self._draw.random() < self.failing / 2
+        ):  # only before: a lost reply costs a lease, tested elsewhere
             raise QueueUnavailableError("away before")
         return await super().claim(model, worker_id, room)
 
@@ -85,7 +87,9 @@ async def test_the_next_worker_continues_the_answer_of_one_that_vanished(
 async def test_resumed_draws_choices_stops_and_logprobs_equal_a_calm_run(
     start_worker: StartWorker, queue: MemoryQueue, client: Client, job: JobMaker, read_all: ReadAll
 ) -> None:
-    drawn = job("many things", 50, n=3, temperature=1.0, seed=11, logprobs=1, stop=["qq", "zx"], stop_token_ids=[101])
+    drawn = job(
+        "many things", 50, n=3, temperature=1.0, seed=11, logprobs=1, stop=["qq", "zx"], stop_token_ids=[101]
+    )
     async with start_worker(worker_id="calm"):
         calm = await client.run(drawn)
     submitted = await client.submit(drawn)
@@ -147,14 +151,14 @@ async def test_a_worker_that_lost_its_claim_falls_silent(
     async with start_worker(worker_id="w-1") as running:
         submitted = await client.submit(job("mine", 300))
         await committed(client, submitted.job_id, 5)
-        # No other task runs between these two: another worker has the job before this one could take it again.
+        # No other task runs between these two, so this worker cannot take the job again first.
         await queue.expire_worker("scripted", "w-1")
         (claim,) = await queue.claim("scripted", "other", 1)
         while running.worker.card().running:
             await asyncio.sleep(0.002)
         before = (await client.status(submitted.job_id)).committed_tokens
         assert before == sum(len(event.token_ids) for event in claim.committed)
-        assert "headway_claims_lost_total{model=\"scripted\"} 1.0" in running.worker.render_metrics().decode()
+        assert 'headway_claims_lost_total{model="scripted"} 1.0' in running.worker.render_metrics().decode()
 
 
 async def test_a_drain_hands_back_what_it_cannot_finish(
@@ -231,7 +235,7 @@ async def test_a_job_that_took_workers_with_it_runs_alone(
     others = [(await client.submit(job(f"other {i}", 20))).job_id for i in range(6)]
     async with start_worker() as running:
         plans: list[StepPlan] = []
-        running.host.engine._runner.steps = plans  # type: ignore[attr-defined]  # noqa: SLF001 - the toy's record
+        running.host.engine._runner.steps = plans  # type: ignore[attr-defined]  # the toy's record
         for job_id in (suspect.job_id, *others):
             assert (await client.result(job_id)).reason is EndReason.LENGTH
         batches = [{chunk.key.request_id for chunk in plan.chunks} for plan in plans]
