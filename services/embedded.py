@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from headway.services.errors import StartError
+from headway.services.listener import check_port_free
 from headway.services.memory import read_memory
 from headway.services.process import ChildProcess, ProcessMark, describe_exit
 from headway.services.server_socket import LocalServer, NoAnswerError
@@ -102,7 +103,9 @@ class EmbeddedServer:
             return lock
         try:
             self._clear_stale()
-            self._write_config()
+            if self._options.tcp_port is not None:
+                check_port_free(self._options.tcp_port, "--redis-port")
+            self.write_config()
             child = ChildProcess.spawn(
                 "redis",
                 [str(binary), str(self._config)],
@@ -185,7 +188,8 @@ class EmbeddedServer:
         self.socket.unlink(missing_ok=True)
         self._pid_file.unlink(missing_ok=True)
 
-    def _write_config(self) -> None:
+    def write_config(self) -> None:
+        """Write the server's configuration file."""
         lines = [
             "# Written by headway at each start; changes here are lost.",
             f"port {self._options.tcp_port or 0}",

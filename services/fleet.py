@@ -6,7 +6,6 @@ then the workers, which hand back what they cannot finish; the server last, sinc
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import time
@@ -23,6 +22,7 @@ from headway.services.settings import UpSettings, new_worker_id, served_name
 from headway.services.state import RunningPart, RunningWorker, StateDir, UpState
 
 SERVER_STOP_SECONDS = 10.0
+SERVER_FLUSH_SECONDS = 1.0
 KILL_GRACE_SECONDS = 5.0
 """Beyond its own drain time, what a process gets to be gone before it is killed."""
 
@@ -149,39 +149,23 @@ class Fleet:
             ),
         )
 
-    async def stop_gateway(self) -> bool:
-        """No new work; open answers get the drain time. Whether it went by itself."""
+    def close_door(self) -> None:
+        """Take no more connections than those that the gateway has."""
         self._listener.close()
-        return await _stop(self.gateway, self._settings.drain_seconds + KILL_GRACE_SECONDS)
 
-    async def stop_workers(self) -> list[Keeper]:
-        """Finish or hand back what runs. Those that had to be killed."""
-        seconds = self._settings.drain_seconds + KILL_GRACE_SECONDS
-        gone = await asyncio.gather(*(_stop(keeper, seconds) for keeper in self.workers))
-        return [keeper for keeper, by_itself in zip(self.workers, gone, strict=True) if not by_itself]
-
-    async def stop_redis(self) -> bool:
-        """The server flushes its append-only file and goes. Whether it went by itself."""
-        return self.redis is None or await _stop(self.redis, SERVER_STOP_SECONDS)
+    def stop_order(self) -> list[tuple[list[Keeper], float]]:
+        """Who is stopped together, in order, and how long each may take before it is killed."""
+        served = self._settings.drain_seconds + KILL_GRACE_SECONDS
+        stages = [([self.gateway], served), (self.workers, served)]
+        return stages if self.redis is None else [*stages, ([self.redis], SERVER_STOP_SECONDS)]
 
     async def end_now(self) -> None:
         """Kill what is left; the server alone may still flush, which takes a tenth of a second."""
-        self._listener.close()
         for keeper in [self.gateway, *self.workers]:
             if keeper.child is not None:
                 keeper.child.kill()
         if self.redis is not None:
-            await _stop(self.redis, 1.0)
-
-
-async def _stop(keeper: Keeper, timeout_seconds: float) -> bool:
-    child = keeper.child
-    if child is None or child.has_ended:
-        return True
-    keeper.mark(KeeperState.DRAINING)
-    by_itself = await child.stop(timeout_seconds)
-    keeper.child = None
-    return by_itself
+            await self.redis.stop(SERVER_FLUSH_SECONDS)
 
 
 def _mark(child: ChildProcess | None) -> ProcessMark | None:

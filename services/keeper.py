@@ -36,6 +36,14 @@ class KeeperState(StrEnum):
     STOPPED = "stopped"
 
 
+class Stopped(StrEnum):
+    """How a process ended that was asked to."""
+
+    BEFORE = "it did not run any more"
+    BY_ITSELF = "it stopped"
+    KILLED = "it did not stop in time and was killed"
+
+
 @dataclass(frozen=True, slots=True)
 class Death:
     """One end that nobody asked for."""
@@ -129,6 +137,17 @@ class Keeper:
             raise StartError(
                 "\n  ".join([message + (":" if words else ""), *words]), hint=_hint(death, self.name)
             )
+
+    async def stop(self, timeout_seconds: float) -> Stopped:
+        """End its process once ``run`` has been cancelled: ask first, kill after the timeout."""
+        child = self.child
+        if child is None or child.has_ended:
+            return Stopped.BEFORE
+        self._set(KeeperState.DRAINING)
+        went_by_itself = await child.stop(timeout_seconds)
+        self.child = None
+        self._set(KeeperState.STOPPED)
+        return Stopped.BY_ITSELF if went_by_itself else Stopped.KILLED
 
     def mark_ready(self) -> None:
         """Its process serves."""

@@ -20,7 +20,9 @@ MAX_LOG_BYTES: Final = 16 << 20
 MAX_WORDS: Final = 12
 """Lines shown of a process that could not start."""
 
-_SERVER_LINE: Final = re.compile(r"^\d+:[A-Z] \d+ \w+ \d{4} [\d:.]+ ([.\-*#]) (.*)$")
+_SERVER_LINE: Final = re.compile(
+    r"^\d+:(?:[A-Z] \d+ \w+ \d{4} [\d:.]+ ([.\-*#])|signal-handler \(\d+\)) (.*)$"
+)
 _LOUD: Final = ("warning", "error", "critical", "exception")
 _FRAME_FIELDS: Final = (
     "level",

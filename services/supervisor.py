@@ -15,7 +15,7 @@ from headway.services.embedded import EmbeddedServer
 from headway.services.errors import ServiceError
 from headway.services.fleet import Fleet
 from headway.services.journal import Journal
-from headway.services.keeper import Death, Keeper, KeeperState
+from headway.services.keeper import Death, Keeper, KeeperState, Stopped
 from headway.services.listener import answers_http
 from headway.services.log_tail import MAX_WORDS, LogFollower
 from headway.services.settings import UpSettings, mask_password
@@ -214,6 +214,7 @@ class Supervisor:
         outcome = (await asyncio.gather(in_order, asked, return_exceptions=True))[0]
         if not is_orderly or isinstance(outcome, Exception):
             self._terminal.line("  stopping at once")
+            self.fleet.close_door()
             self._publish()  # the next ``up`` frees the jobs of the workers named there
             await self.fleet.end_now()
         else:
@@ -227,17 +228,16 @@ class Supervisor:
 
     async def _stop_in_order(self) -> None:
         self._terminal.line()
-        self._report_stop("gateway", await self.fleet.stop_gateway())
-        killed = await self.fleet.stop_workers()
-        for keeper in self.fleet.workers:
-            self._report_stop(keeper.name, keeper not in killed)
-        for keeper in killed:
-            await self._expire(self.fleet.model, self.fleet.worker_id(keeper))
-        if self.fleet.redis is not None:
-            self._report_stop("redis", await self.fleet.stop_redis())
+        self.fleet.close_door()
+        for keepers, seconds in self.fleet.stop_order():
+            outcomes = await asyncio.gather(*(keeper.stop(seconds) for keeper in keepers))
+            for keeper, outcome in zip(keepers, outcomes, strict=True):
+                await self._stopped(keeper, outcome)
 
-    def _report_stop(self, name: str, by_itself: bool) -> None:
-        if by_itself:
-            self._terminal.event(name, "stopped", "", colour="dim")
-        else:
-            self._terminal.event(name, "killed", "it did not stop in time", colour="red")
+    async def _stopped(self, keeper: Keeper, outcome: Stopped) -> None:
+        if outcome is Stopped.BY_ITSELF:
+            self._terminal.event(keeper.name, "stopped", "", colour="dim")
+        elif outcome is Stopped.KILLED:
+            self._terminal.event(keeper.name, "killed", "it did not stop in time", colour="red")
+            if keeper in self.fleet.workers:
+                await self._expire(self.fleet.model, self.fleet.worker_id(keeper))

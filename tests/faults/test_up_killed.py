@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -58,7 +59,7 @@ def test_kill_of_the_worker_mid_answer_continues_the_same_answer_without_gap_or_
         body = {"model": "scripted", "prompt": "drill", "max_tokens": 200, "seed": 7}
         calm = httpx.post(f"{up.url}/v1/completions", json=body, timeout=30).json()["choices"][0]["text"]
         with SyncClient.connect(up.redis_url) as client:
-            job = {"prompt": "drill", "sampling": {"max_tokens": 200, "seed": 7}}
+            job: dict[str, Any] = {"prompt": "drill", "sampling": {"max_tokens": 200, "seed": 7}}
             job_id = client.submit(model="scripted", **job).job_id
             seen: list[TokenEvent] = []
             victim = up.worker_pid
