@@ -140,7 +140,9 @@ class Publisher:
             last = job.last_written_seconds
             is_first = last is None and job.answer.resumed_tokens == 0
             ttft = now - job.received_seconds + job.age_seconds_at_claim if is_first else None
-            gap = None if last is None else now - last
+            # Choices advance side by side: the time per token is that of each of them.
+            choices = len({entry.choice for entry in entries})
+            gap = None if last is None else (now - last) * choices
             self._metrics.wrote_tokens(tokens, ttft_seconds=ttft, gap_seconds=gap)
             job.last_written_seconds = now
         job.answer.confirm(len(entries))

@@ -88,7 +88,8 @@ class _Process:
             )
             try:
                 await self._listen()
-                await self._reach(queue)
+                if not await self._reach(queue):
+                    return 0
                 host = await self._load(queue)
                 return await self._work(queue, host)
             finally:
@@ -107,8 +108,8 @@ class _Process:
             ) from None
         _log.info("metrics_served", url=f"http://{settings.metrics_host}:{port}/metrics")
 
-    async def _reach(self, queue: Queue) -> None:
-        """Wait for the server: it may be starting beside us, or reading its append-only file."""
+    async def _reach(self, queue: Queue) -> bool:
+        """Wait for the server, which may be starting or reading its file; False: stopped meanwhile."""
         backoff = Backoff(0.05, 1.0)
         give_up = asyncio.get_running_loop().time() + self._settings.start_timeout_seconds
         while True:
@@ -116,15 +117,16 @@ class _Process:
                 for warning in await queue.check_server():
                     _log.warning("server_setting", warning=warning)
             except QueueUnavailableError as error:
-                stopped = self._signals.first.is_set()
-                if stopped or asyncio.get_running_loop().time() > give_up:
+                if self._signals.first.is_set():
+                    return False
+                if asyncio.get_running_loop().time() > give_up:
                     raise not_reachable(self._settings.redis_url, error) from None
                 await asyncio.sleep(backoff.next_seconds())
             except ServerUnsuitableError as error:
                 url = mask_password(self._settings.redis_url)
                 raise StartError(f"{url} would lose jobs: {error}") from None
             else:
-                return
+                return True
 
     async def _load(self, queue: Queue) -> ModelHost:
         """Load the model in a thread; the fleet sees a worker that is starting."""

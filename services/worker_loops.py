@@ -59,7 +59,8 @@ async def renew_loop(queue: Queue, table: ClaimTable, lease_seconds: float) -> N
                 table.cancel(job.job_id)
 
     interval = lease_seconds / 3
-    await every(lambda: interval, "renew", renew, Backoff(interval / 10, interval / 2))
+    # After an outage longer than a lease, whoever looks first may take the jobs back: be quick to renew.
+    await every(lambda: interval, "renew", renew, Backoff(interval / 10, min(1.0, interval / 2)))
 
 
 async def heartbeat_loop(queue: Queue, card: Callable[[], WorkerCard], seconds: float) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
+from headway.engine.scripted import ByteTokenizer
 from headway.engine.values import StepPlan
 from headway.queueing.client import Client
 from headway.queueing.errors import QueueUnavailableError
@@ -210,6 +212,32 @@ async def test_a_cancelled_job_ends_in_whatever_phase_it_is(
             assert end.reason is EndReason.CANCELLED
         while running.worker.card().kv_used_fraction:
             await asyncio.sleep(0.002)
+
+
+async def test_a_job_cancelled_while_it_is_prepared_never_reaches_the_engine(
+    start_worker: StartWorker,
+    client: Client,
+    job: JobMaker,
+    read_all: ReadAll,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    may_go_on = threading.Event()
+
+    def slow(self: ByteTokenizer, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+        may_go_on.wait(10)
+        return (1,)
+
+    monkeypatch.setattr(ByteTokenizer, "encode", slow)
+    async with start_worker() as running:
+        submitted = await client.submit(job("never mind"))
+        while not (await client.status(submitted.job_id)).started_ms:
+            await asyncio.sleep(0.002)
+        await client.cancel(submitted.job_id, "never mind")
+        await asyncio.sleep(0.02)  # the word reaches the worker
+        may_go_on.set()
+        _, end = await read_all(client, submitted.job_id)
+        assert end.reason is EndReason.CANCELLED
+        assert running.host.engine.load.steps == 0
 
 
 async def test_a_deadline_ends_a_running_job_with_what_it_has(
