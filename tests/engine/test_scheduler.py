@@ -133,6 +133,18 @@ def test_the_runner_hears_of_a_request_once_and_of_its_end_once() -> None:
     assert planned(scheduler).released == (RequestKey("b", 0),)
 
 
+def test_an_end_told_without_a_step_still_reaches_the_runner_with_the_next_step() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(request("a"))
+    step(scheduler)
+    scheduler.cancel("a", FinishReason.CANCELLED)
+    told = planned(scheduler)
+    assert (told.chunks, told.released) == ((), ())
+    scheduler.apply(told, result_of(told), 0.0)
+    scheduler.add(request("b"))
+    assert planned(scheduler).released == (RequestKey("a", 0),)
+
+
 def test_a_block_table_object_changes_only_when_it_grows() -> None:
     scheduler = make_scheduler(block_size=4)
     scheduler.add(request("a", prompt=4, max_tokens=6))
@@ -415,6 +427,16 @@ def test_a_request_past_its_deadline_never_starts() -> None:
     assert plan.chunks == ()
     (end,) = scheduler.apply(plan, result_of(plan), 1.0)
     assert (end.token_id, end.finish_reason) == (None, FinishReason.DEADLINE)
+
+
+def test_ending_a_held_waiting_request_takes_nobody_elses_place() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(request("a"))
+    scheduler.add(request("b"))
+    scheduler.hold("a")
+    scheduler.cancel("a", FinishReason.CANCELLED)
+    scheduler.check()
+    assert list(sizes(planned(scheduler))) == ["b"]
 
 
 def test_finished_requests_leave_no_deadline_behind() -> None:

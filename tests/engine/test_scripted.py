@@ -124,7 +124,7 @@ def test_a_step_takes_what_its_cost_model_says(cost: Callable[[StepPlan], float]
     assert (result.elapsed_seconds, slept) == (seconds, [seconds])
 
 
-@given(st.text())
+@given(st.text().filter(lambda text: "<|" not in text))
 def test_bytes_of_tokens_join_to_the_text(text: str) -> None:
     tokenizer = ByteTokenizer()
     ids = tokenizer.encode(text, add_special_tokens=True)

@@ -1,4 +1,4 @@
-"""Requests join and leave between iterations, on a virtual clock; neither batch nor chunk changes an answer."""
+"""Requests join and leave between iterations, on a virtual clock; no batch or chunk changes an answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from headway.engine.limits import StepLimits
 from headway.engine.policy import Fcfs, Policy, Priority
 from headway.engine.scripted import ByteTokenizer, ScriptedRunner, StepCost
 from headway.engine.values import FinishReason, RequestSpec, Sampling
-
 
 COST = StepCost(per_step=0.010, per_new_token=0.001, per_context_token=0.00001)
 
