@@ -62,28 +62,32 @@ class TorchModel:
     def forward(self, inputs: StepInputs, cache: KVCache) -> Tensor:
         """Write the KV of all tokens; return logits [len(logit_rows), vocab] in float32."""
         eps, layers = self._config.norm_eps, self._weights.layers
-        cos = self._tables.cos.index_select(0, inputs.positions).unsqueeze(1)
-        signed_sin = self._tables.signed_sin.index_select(0, inputs.positions).unsqueeze(1)
+        rotation = (
+            self._tables.cos.index_select(0, inputs.positions).unsqueeze(1),
+            self._tables.signed_sin.index_select(0, inputs.positions).unsqueeze(1),
+        )
         residual = self._weights.embedding.index_select(0, inputs.token_ids)
         x = rms_norm(residual, layers[0].attention_norm, eps)
         for index, layer in enumerate(layers):
             if index > 0:
                 x, residual = add_rms_norm(x, residual, layer.attention_norm, eps)
-            x = self._attention(layer, x, cos, signed_sin, inputs, cache.keys[index], cache.values[index])
+            pools = (cache.keys[index], cache.values[index])
+            x = self._attention(layer, x, rotation, inputs, pools)
             x, residual = add_rms_norm(x, residual, layer.mlp_norm, eps)
             x = layer.down(gated_activation(layer.gate_up(x), self._activation))
+        if len(inputs.logit_rows) == 0:
+            return residual.new_empty((0, self._config.vocab_size), dtype=torch.float32)
         return self._logits(residual.add_(x), inputs.logit_rows)
 
     def _attention(
         self,
         layer: DecoderLayer,
         x: Tensor,
-        cos: Tensor,
-        signed_sin: Tensor,
+        rotation: tuple[Tensor, Tensor],
         inputs: StepInputs,
-        key_pool: Tensor,
-        value_pool: Tensor,
+        pools: tuple[Tensor, Tensor],
     ) -> Tensor:
+        key_pool, value_pool = pools
         queries, keys = self._config.query_head_count, self._config.kv_head_count
         heads = layer.qkv(x).view(x.shape[0], queries + 2 * keys, self._config.head_dim)
         query_key = heads[:, : queries + keys]
@@ -91,7 +95,7 @@ class TorchModel:
             query = rms_norm(heads[:, :queries], layer.query_norm, self._config.norm_eps)
             key = rms_norm(heads[:, queries : queries + keys], layer.key_norm, self._config.norm_eps)
             query_key = torch.cat((query, key), dim=1)
-        rotated = rotary(query_key, cos, signed_sin)
+        rotated = rotary(query_key, *rotation)
         kv_write(key_pool, rotated[:, queries:], inputs.pool_rows)
         kv_write(value_pool, heads[:, queries + keys :], inputs.pool_rows)
         mixed = paged_attention(
@@ -100,5 +104,5 @@ class TorchModel:
         return layer.output(mixed.flatten(1))
 
     def _logits(self, hidden: Tensor, rows: Tensor) -> Tensor:
-        picked = hidden if len(rows) == len(hidden) else hidden.index_select(0, rows)
+        picked = hidden.index_select(0, rows)
         return self._weights.head(rms_norm(picked, self._weights.final_norm, self._config.norm_eps)).float()

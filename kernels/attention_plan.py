@@ -56,10 +56,9 @@ class PrefillSpan:
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
-    """All sequences of a step, sorted into groups that run together."""
+    """Groups that run together, in the order of the packed tokens, covering each once."""
 
-    decodes: tuple[DecodeGroup, ...]
-    prefills: tuple[PrefillSpan, ...]
+    groups: tuple[DecodeGroup | PrefillSpan, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +80,13 @@ class AttentionShape:
 
 def plan_attention(sequences: Sequence[PagedSequence], shape: AttentionShape) -> AttentionPlan:
     """Group the sequences: neighbouring decodes that need about as many blocks run together."""
-    decodes: list[DecodeGroup] = []
-    prefills: list[PrefillSpan] = []
+    groups: list[DecodeGroup | PrefillSpan] = []
     for run in _runs(sequences):
-        if run[0].query_len == 1:
-            decodes.extend(
-                _decode_group(run[i:j], shape) for i, j in _split(_block_counts(run, shape), shape)
-            )
+        if run[0].query_len > 1:
+            groups.append(_prefill_span(run[0], shape))
         else:
-            prefills.append(_prefill_span(run[0], shape))
-    return AttentionPlan(tuple(decodes), tuple(prefills))
+            groups += [_decode_group(run[i:j], shape) for i, j in _split(_block_counts(run, shape), shape)]
+    return AttentionPlan(tuple(groups))
 
 
 def _runs(sequences: Sequence[PagedSequence]) -> Iterator[Sequence[PagedSequence]]:
@@ -121,16 +117,17 @@ def _block_counts(run: Sequence[PagedSequence], shape: AttentionShape) -> NDArra
 
 def _split(counts: NDArray[np.int64], shape: AttentionShape) -> Iterator[tuple[int, int]]:
     """Half-open ranges of a run that pay for their own group; few when counts come largest first."""
-    most = max(1, GROUP_BYTES // (shape.tile_bytes * int(counts.max())))
     pending = [(0, len(counts))]
     while pending:
         start, end = pending.pop()
         inside = counts[start:end]
-        gains = (int(inside.max()) - inside) * np.arange(end - start, 0, -1)
+        longest = int(inside.max())
+        gains = (longest - inside) * np.arange(end - start, 0, -1)
         best = int(gains.argmax())
         if best > 0 and gains[best] > SPLIT_COST_TILES:
             pending += [(start + best, end), (start, start + best)]
         else:
+            most = max(1, GROUP_BYTES // (shape.tile_bytes * longest))
             yield from ((i, min(i + most, end)) for i in range(start, end, most))
 
 

@@ -65,12 +65,13 @@ def paged_attention(
     query: Tensor, key_pool: Tensor, value_pool: Tensor, plan: AttentionPlan, *, scale: float
 ) -> Tensor:
     """Attention output for every packed token; ``plan`` was made once per step for these pools."""
-    out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-    for decodes in plan.decodes:
-        _attend_decodes(query, key_pool, value_pool, decodes, scale, out)
-    for span in plan.prefills:
-        _attend_prefill(query, key_pool, value_pool, span, scale, out)
-    return out
+    parts = [
+        _attend_decodes(query, key_pool, value_pool, group, scale)
+        if isinstance(group, DecodeGroup)
+        else _attend_prefill(query, key_pool, value_pool, group, scale)
+        for group in plan.groups
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _tiles(pool: Tensor, tile_rows: Tensor, count: int) -> Tensor:
@@ -80,28 +81,26 @@ def _tiles(pool: Tensor, tile_rows: Tensor, count: int) -> Tensor:
 
 
 def _attend_decodes(
-    query: Tensor, key_pool: Tensor, value_pool: Tensor, decodes: DecodeGroup, scale: float, out: Tensor
-) -> None:
+    query: Tensor, key_pool: Tensor, value_pool: Tensor, decodes: DecodeGroup, scale: float
+) -> Tensor:
     kv_heads, width = key_pool.shape[1], key_pool.shape[3]
     pairs = decodes.count * kv_heads  # (sequence, kv head) pairs, each one small matrix product
-    rows = slice(decodes.query_start, decodes.query_start + decodes.count)
     keys = _tiles(key_pool, decodes.tile_rows, pairs)
     values = _tiles(value_pool, decodes.tile_rows, pairs)
-    heads = query[rows].reshape(pairs, -1, width)
+    heads = query[decodes.query_start : decodes.query_start + decodes.count].reshape(pairs, -1, width)
     scores = torch.baddbmm(decodes.mask, heads, keys.transpose(1, 2), alpha=scale)
     mixed = torch.bmm(torch.softmax(scores, dim=-1), values)
-    out[rows] = mixed.view(decodes.count, -1, width)
+    return mixed.view(decodes.count, -1, width)
 
 
 def _attend_prefill(
-    query: Tensor, key_pool: Tensor, value_pool: Tensor, span: PrefillSpan, scale: float, out: Tensor
-) -> None:
+    query: Tensor, key_pool: Tensor, value_pool: Tensor, span: PrefillSpan, scale: float
+) -> Tensor:
     kv_heads = key_pool.shape[1]
-    rows = slice(span.query_start, span.query_start + span.query_len)
     keys = _tiles(key_pool, span.tile_rows, kv_heads)[:, : span.key_len]
     values = _tiles(value_pool, span.tile_rows, kv_heads)[:, : span.key_len]
     mixed = functional.scaled_dot_product_attention(
-        query[rows].transpose(0, 1).unsqueeze(0),
+        query[span.query_start : span.query_start + span.query_len].transpose(0, 1).unsqueeze(0),
         keys.unsqueeze(0),
         values.unsqueeze(0),
         attn_mask=span.mask,
@@ -109,4 +108,4 @@ def _attend_prefill(
         scale=scale,
         enable_gqa=kv_heads != query.shape[1],
     )
-    out[rows] = mixed.squeeze(0).transpose(0, 1)
+    return mixed.squeeze(0).transpose(0, 1)
