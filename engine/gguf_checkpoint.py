@@ -110,8 +110,9 @@ def _row_bytes(entry: GgufTensor) -> torch.Tensor:
 
 def _split_halves(rows: torch.Tensor, heads: int) -> torch.Tensor:
     """Undo llama.cpp's permutation: in each head, rows 0, 1, 2, 3, … become 0, 2, …, then 1, 3, …."""
-    width = rows.shape[1]
-    return rows.view(heads, -1, 2, width).transpose(1, 2).reshape(-1, width)
+    # In NumPy, which copies on this thread; see dequantize.py for why.
+    pairs = rows.numpy().reshape(heads, -1, 2, rows.shape[1])
+    return torch.as_tensor(pairs.swapaxes(1, 2).reshape(rows.shape))
 
 
 def _values(rows: torch.Tensor, entry: GgufTensor) -> torch.Tensor:

@@ -134,6 +134,14 @@ def test_values_are_those_of_the_gguf_package(kind: Q) -> None:
     assert torch.equal(ours, torch.from_numpy(package_dequantize(raw, kind)))
 
 
+@pytest.mark.parametrize("kind", BY_HAND, ids=lambda kind: kind.name)
+def test_tensors_of_many_pieces_are_whole(kind: Q) -> None:
+    raw = random_rows(kind, rows=50, blocks=41)
+    assert torch.equal(
+        dequantize(torch.from_numpy(raw), kind), torch.from_numpy(package_dequantize(raw, kind))
+    )
+
+
 def test_a_type_that_nobody_can_dequantize_says_what_to_do() -> None:
     with pytest.raises(ModelError, match=r"Q8_1.*requantize"):
         dequantize(torch.zeros(1, 36, dtype=torch.uint8), Q.Q8_1)
