@@ -24,8 +24,8 @@ PLAIN_DTYPES: Final[Mapping[GGMLQuantizationType, torch.dtype]] = {
 
 
 # torch takes several threads for more than 32,768 values. Pieces of that size stay on one thread and in its
-# cache: SmolLM2 (135 M values) takes 0.6 s of one core, where threads waiting for each other on two busy cores
-# took 13 s.
+# cache: SmolLM2 (135 M values) takes 0.6 s of one core, where threads that wait for each other took 13 s
+# on two busy cores.
 _PIECE_VALUES: Final = 1 << 15
 
 
