@@ -37,52 +37,62 @@ def pack(
     all_logits: bool = False,
 ) -> StepInputs:
     """Pack chunks with their block tables. Logits: last token of sampling chunks, or every token."""
-    lengths = np.array([len(chunk.token_ids) for chunk in chunks], dtype=np.int64)
-    order = _packing_order(chunks, lengths)
-    starts = np.empty_like(lengths)
-    starts[order] = np.concatenate(([0], lengths[order].cumsum()[:-1]))
-    packed = [(chunks[i], tables[i], int(starts[i])) for i in order.tolist()]
-    positions = np.concatenate([np.arange(c.start, c.start + len(c.token_ids)) for c, _, _ in packed])
-    rows = np.concatenate([_first_rows(c, table, shape) for c, table, _ in packed])
+    packed = _place(chunks, tables)
+    rows = np.concatenate([part.first_rows(shape) for part in packed])
     head_rows = rows[:, None] + np.arange(shape.kv_heads) * shape.block_size
-    sequences = [
-        PagedSequence(start, len(c.token_ids), c.start + len(c.token_ids), t) for c, t, start in packed
-    ]
     return StepInputs(
-        token_ids=_tensor(
-            np.concatenate([np.array(c.token_ids, dtype=np.int64) for c, _, _ in packed]), shape
-        ),
-        positions=_tensor(positions, shape),
-        pool_rows=_tensor(head_rows.reshape(-1), shape),
-        attention=plan_attention(sequences, shape),
-        logit_rows=_tensor(_logit_rows(chunks, starts, lengths, all_logits=all_logits), shape),
+        token_ids=to_device(np.concatenate([part.token_ids() for part in packed]), shape.device),
+        positions=to_device(np.concatenate([part.positions() for part in packed]), shape.device),
+        pool_rows=to_device(head_rows.reshape(-1), shape.device),
+        attention=plan_attention([part.sequence() for part in packed], shape),
+        logit_rows=to_device(_logit_rows(chunks, packed, all_logits=all_logits), shape.device),
     )
 
 
-def _packing_order(chunks: Sequence[Chunk], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """One chunk in its place."""
+
+    chunk: Chunk
+    table: NDArray[np.int64]
+    query_start: int
+
+    def token_ids(self) -> NDArray[np.int64]:
+        return np.array(self.chunk.token_ids, dtype=np.int64)
+
+    def positions(self) -> NDArray[np.int64]:
+        return np.arange(self.chunk.start, self.chunk.start + len(self.chunk.token_ids), dtype=np.int64)
+
+    def sequence(self) -> PagedSequence:
+        length = len(self.chunk.token_ids)
+        return PagedSequence(self.query_start, length, self.chunk.start + length, self.table)
+
+    def first_rows(self, shape: AttentionShape) -> NDArray[np.int64]:
+        """Pool row of each token's first kv head."""
+        blocks, offsets = np.divmod(self.positions(), shape.block_size)
+        return self.table[blocks] * (shape.kv_heads * shape.block_size) + offsets
+
+
+def _place(chunks: Sequence[Chunk], tables: Sequence[NDArray[np.int64]]) -> list[_Packed]:
     """Single tokens first, longest context first, so that neighbours share an attention group."""
-    contexts = np.array([chunk.start for chunk in chunks]) + lengths
-    return np.lexsort((-contexts, lengths > 1))
+
+    def rank(index: int) -> tuple[bool, int]:
+        chunk = chunks[index]
+        return len(chunk.token_ids) > 1, -(chunk.start + len(chunk.token_ids))
+
+    packed: list[_Packed] = []
+    query_start = 0
+    for index in sorted(range(len(chunks)), key=rank):
+        packed.append(_Packed(chunks[index], tables[index], query_start))
+        query_start += len(chunks[index].token_ids)
+    return packed
 
 
-def _first_rows(chunk: Chunk, table: NDArray[np.int64], shape: AttentionShape) -> NDArray[np.int64]:
-    """Pool row of each token's first kv head."""
-    if len(chunk.token_ids) == 1:
-        block, offset = divmod(chunk.start, shape.block_size)
-        return table[block : block + 1] * (shape.kv_heads * shape.block_size) + offset
-    positions = np.arange(chunk.start, chunk.start + len(chunk.token_ids))
-    blocks, offsets = np.divmod(positions, shape.block_size)
-    return table[blocks] * (shape.kv_heads * shape.block_size) + offsets
-
-
-def _logit_rows(
-    chunks: Sequence[Chunk], starts: NDArray[np.int64], lengths: NDArray[np.int64], *, all_logits: bool
-) -> NDArray[np.int64]:
+def _logit_rows(chunks: Sequence[Chunk], packed: Sequence[_Packed], *, all_logits: bool) -> NDArray[np.int64]:
+    """Rows in the order of the chunks, each request's in the order of its tokens."""
+    starts = {part.chunk.key: part.query_start for part in packed}
     if all_logits:
-        return np.concatenate([np.arange(start, start + n) for start, n in zip(starts, lengths, strict=True)])
-    samples = np.array([chunk.samples for chunk in chunks], dtype=np.bool_)
-    return (starts + lengths - 1)[samples]
-
-
-def _tensor(array: NDArray[np.int64], shape: AttentionShape) -> Tensor:
-    return to_device(array, shape.device)
+        spans = [(starts[chunk.key], starts[chunk.key] + len(chunk.token_ids)) for chunk in chunks]
+        return np.concatenate([np.arange(start, end, dtype=np.int64) for start, end in spans])
+    last = [starts[chunk.key] + len(chunk.token_ids) - 1 for chunk in chunks if chunk.samples]
+    return np.array(last, dtype=np.int64)

@@ -12,8 +12,9 @@ from torch import Tensor
 
 def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
     """The array as a tensor; on the CPU it shares memory."""
-    # torch's stub leaves the parameter untyped.
-    return cast(Any, torch.from_numpy)(array).to(device)
+    # torch's stub leaves the parameter's type open.
+    shared = cast(Any, torch).from_numpy(array)
+    return cast(Tensor, shared.to(device))
 
 
 def int_list(tensor: Tensor) -> list[int]:

@@ -32,6 +32,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from headway.kernels.host_arrays import float_list, int_list
+
 TILE = 128
 """Tokens summed before the sums are scanned; part of the draw's definition."""
 
@@ -69,7 +71,8 @@ def temper(logits: Tensor, temperature: Tensor) -> Tensor:
 def truncation_reference(tempered: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
     """Thresholds [rows] by a full sort, row by row."""
     thresholds: list[Tensor] = []
-    for row, k, p, m in zip(tempered, top_k.tolist(), top_p.tolist(), min_p.tolist(), strict=True):
+    filters = zip(int_list(top_k), float_list(top_p), float_list(min_p), strict=True)
+    for row, (k, p, m) in zip(tempered, filters, strict=True):
         ordered = row.sort(descending=True).values
         kept = ordered[ordered >= ordered[min(k, len(ordered)) - 1]] if k > 0 else ordered
         mass = torch.softmax(kept.double(), dim=0)

@@ -1,4 +1,4 @@
-"""Small random models of every family and switch, saved by Hugging Face and run by us, give the same logits and tokens."""
+"""Small random models of every family and switch, saved by Hugging Face, give the same logits here."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Driver:
         self.steps = 0
 
     def step(self, lengths: list[int]) -> None:
-        """Compute ``lengths[i]`` more tokens of sequence i; what catches up takes its most likely next token."""
+        """Compute ``lengths[i]`` tokens of sequence i; what catches up takes its most likely next token."""
         chunks: list[Chunk] = []
         for index, length in enumerate(lengths):
             start = self.computed[index]
@@ -115,7 +115,9 @@ class Driver:
         )
         self.steps += 1
         logits = self.runner.logits(StepPlan(self.steps, tuple(chunks), admitted))
-        for chunk, rows in zip(chunks, logits.split([len(c.token_ids) for c in chunks]), strict=True):
+        for chunk, rows in zip(
+            chunks, torch.split_with_sizes(logits, [len(c.token_ids) for c in chunks]), strict=True
+        ):
             index = int(chunk.key.request_id)
             self.logits[index].append(rows)
             self.computed[index] += len(chunk.token_ids)

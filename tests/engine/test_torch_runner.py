@@ -58,9 +58,20 @@ class RandomCheckpoint:
         raise ModelError("a random model has no tokenizer")
 
 
-def load(dtype: str = "float32", **options: int) -> TorchRunner:
+def load(
+    dtype: str = "float32",
+    *,
+    kv_cache_bytes: int = 200_000,
+    max_model_len: int | None = None,
+    available_bytes: int | None = None,
+) -> TorchRunner:
     return TorchRunner.load(
-        RandomCheckpoint(), dtype=dtype, **{"kv_cache_bytes": 200_000, "block_size": 4, **options}
+        RandomCheckpoint(),
+        dtype=dtype,
+        kv_cache_bytes=kv_cache_bytes,
+        block_size=4,
+        max_model_len=max_model_len,
+        available_bytes=available_bytes,
     )
 
 
@@ -135,7 +146,7 @@ MIX: dict[int, Sampling] = {
 }
 
 
-# -- Batches, chunks, resumption ---------------------------------------------------------------------------------
+# -- Batches, chunks, resumption ----------------------------------------
 
 
 def test_answers_do_not_depend_on_who_else_is_in_the_batch(runner: TorchRunner) -> None:
@@ -187,7 +198,7 @@ def test_any_chunking_gives_the_same_logits(runner: TorchRunner, cuts: list[int]
     torch.testing.assert_close(torch.cat(parts), whole, atol=2e-5, rtol=1e-4)
 
 
-# -- Sampling parameters -----------------------------------------------------------------------------------------
+# -- Sampling parameters ----------------------------------------
 
 
 def test_bias_and_minimum_length_rule_what_may_be_said(runner: TorchRunner) -> None:
@@ -228,7 +239,7 @@ def test_every_token_brings_the_logprobs_it_was_asked_for(runner: TorchRunner) -
         assert [value for _, value in logprobs.top] == pytest.approx(row.topk(4).values.tolist(), abs=1e-4)
 
 
-# -- What it remembers, and what it refuses ------------------------------------------------------------------------
+# -- What it remembers, and what it refuses ----------------------------------------
 
 
 def test_a_newer_epoch_replaces_and_a_released_one_is_forgotten(runner: TorchRunner) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +33,7 @@ class Case:
 
     @property
     def scale(self) -> float:
-        return float(self.head_dim) ** -0.5
+        return 1.0 / math.sqrt(self.head_dim)
 
 
 @dataclass(frozen=True, slots=True)

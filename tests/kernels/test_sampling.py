@@ -31,7 +31,7 @@ def ones(count: int) -> Tensor:
     return torch.ones(count)
 
 
-# -- Truncation ------------------------------------------------------------------------------------------------
+# -- Truncation ----------------------------------------
 
 
 @given(
@@ -89,11 +89,11 @@ def test_a_small_temperature_keeps_its_precision() -> None:
     assert int(draw(tempered, None, torch.tensor([0.5], dtype=torch.float64))) == 1
 
 
-# -- The draw --------------------------------------------------------------------------------------------------
+# -- The draw ----------------------------------------
 
 
 def chi_square(tempered: Tensor, threshold: float, draws: int) -> tuple[float, int]:
-    """(statistic, degrees of freedom) of draws by one seed at successive positions; rare tokens share one bin."""
+    """(statistic, degrees of freedom) of one seed's draws at successive positions; rare ones share a bin."""
     rows = tempered.expand(draws, -1)
     thresholds = torch.full((draws,), threshold)
     positions = torch.arange(draws)
@@ -165,7 +165,7 @@ def test_a_row_draws_alone_what_it_draws_in_a_batch() -> None:
         assert int(draw(tempered[only], threshold, draws[only])) == int(together[row])
 
 
-# -- Penalties and log-probabilities -----------------------------------------------------------------------------
+# -- Penalties and log-probabilities ----------------------------------------
 
 
 def test_penalties_follow_their_formulas() -> None:
