@@ -34,11 +34,13 @@ def execute_isolated(
     failures: dict[RequestKey, str] = {}
     blamed = 0
     elapsed_seconds = 0.0
-    for place, chunk in enumerate(plan.chunks):
+    running = {chunk.key for chunk in plan.chunks}
+    forgotten = tuple(key for key in plan.released if key not in running)
+    for chunk in plan.chunks:
         admitted = announce(chunk.key)
         if admitted is None:
             continue
-        released = (*plan.released, chunk.key) if place == 0 else (chunk.key,)
+        released = (*forgotten, chunk.key)
         alone = StepPlan(step=plan.step, chunks=(chunk,), admitted=(admitted,), released=released)
         try:
             result = runner.execute(alone)

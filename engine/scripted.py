@@ -89,7 +89,7 @@ class ScriptedRunner:
     ``alphabet``: the tokens it may choose (letters by default, so an answer runs to its ``max_tokens``).
     ``answer``: from the prompt's ids to the ids to answer with, then EOS, instead of the hash.
     ``cost`` and ``sleep``: how long a step takes, and who waits for it.
-    ``fails``: an exception to raise for a chunk, None to go on; asked before anything is written.
+    ``fails``: an exception to raise for a chunk, None to go on; asked before anything is done.
     """
 
     def __init__(
@@ -131,14 +131,14 @@ class ScriptedRunner:
         """Forget, learn, write all KV of the step, then choose the tokens."""
         if self.steps is not None:
             self.steps.append(plan)
-        for key in plan.released:
-            self._known.pop(key, None)
-        for admitted in plan.admitted:
-            self._known[admitted.key] = admitted
         for chunk in plan.chunks:
             failure = None if self._fails is None else self._fails(chunk)
             if failure is not None:
                 raise failure
+        for key in plan.released:
+            self._known.pop(key, None)
+        for admitted in plan.admitted:
+            self._known[admitted.key] = admitted
         for chunk in plan.chunks:
             self._write(chunk)
         sampled = tuple(self._sample(chunk) for chunk in plan.chunks if chunk.samples)

@@ -22,6 +22,7 @@ from headway.engine.scripted import EOS, ByteTokenizer, ScriptedRunner
 from headway.engine.values import Chunk, FinishReason, Output, RequestKey, RequestSpec, Sampling
 
 GREEDY = Sampling(temperature=0)
+BANG = Sampling(temperature=0, stop_token_ids=frozenset(b"!"))
 TOKENIZER = ByteTokenizer()
 
 
@@ -175,7 +176,7 @@ def test_eos_does_not_end_an_answer_that_ignores_it() -> None:
 
 
 def test_a_stop_token_is_a_token_without_text() -> None:
-    spec = ask(sampling=replace(GREEDY, stop_token_ids=frozenset(b"!")))
+    spec = ask(sampling=BANG)
     assert run_one(make_engine(saying("hi! you")), spec) == ("hi", tuple(b"hi!"), FinishReason.STOP)
 
 
@@ -280,17 +281,18 @@ def test_a_resumed_answer_continues_the_same_draws() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kept", "change", "reason"),
+    ("kept", "change", "reason", "tail"),
     [
-        (b"hello", {"max_tokens": 5}, FinishReason.LENGTH),
-        (b"hello END", {"stop_strings": ("END",)}, FinishReason.STOP),
-        (b"hello END", {"stop_strings": ("END",), "max_tokens": 9}, FinishReason.STOP),
-        ((*b"hi", EOS), {}, FinishReason.STOP),
-        (b"hi!", {"sampling": replace(GREEDY, stop_token_ids=frozenset(b"!"))}, FinishReason.STOP),
+        (b"hello", {"max_tokens": 5}, FinishReason.LENGTH, ""),
+        (b"go EN", {"max_tokens": 5, "stop_strings": ("END",)}, FinishReason.LENGTH, "EN"),
+        (b"hello END", {"stop_strings": ("END",)}, FinishReason.STOP, ""),
+        (b"hello END", {"stop_strings": ("END",), "max_tokens": 9}, FinishReason.STOP, ""),
+        ((*b"hi", EOS), {}, FinishReason.STOP, ""),
+        (b"EN!", {"sampling": BANG, "stop_strings": ("END",)}, FinishReason.STOP, "EN"),
     ],
 )
 def test_a_resumed_answer_that_is_complete_ends_at_once_without_a_new_token(
-    kept: Sequence[int], change: dict[str, object], reason: FinishReason
+    kept: Sequence[int], change: dict[str, object], reason: FinishReason, tail: str
 ) -> None:
     runner = ScriptedRunner()
     runner.steps = []
@@ -298,7 +300,7 @@ def test_a_resumed_answer_that_is_complete_ends_at_once_without_a_new_token(
     spec = replace(ask(max_tokens=20), generated_token_ids=tuple(kept))
     engine.add(replace(spec, **change))  # type: ignore[arg-type]  # one field of any type per case
     (output,) = engine.step(0.0)
-    assert (output.text, output.token_ids, output.finish_reason) == ("", (), reason)
+    assert (output.text, output.tail, output.token_ids, output.finish_reason) == (tail, tail, (), reason)
     assert runner.steps == []
     assert not engine.has_work
 
@@ -375,6 +377,20 @@ def test_a_failing_request_ends_alone_and_the_others_lose_nothing(start: int) ->
     engine.add(ask("later"))
     engine.step(0.0)
     assert runner.known_requests == 1
+
+
+def test_what_a_failed_step_had_to_forget_is_forgotten_all_the_same() -> None:
+    runner = ScriptedRunner(fails=failing("bad", RuntimeError("x")))
+    engine = make_engine(runner)
+    for name in ("gone", "stays"):
+        engine.add(ask(name, max_tokens=20))
+    engine.step(0.0)
+    engine.cancel("gone", FinishReason.CANCELLED)
+    engine.add(ask("bad"))
+    outputs = [*engine.step(0.0), *engine.step(0.0)]
+    assert {o.key.request_id for o in outputs if o.finish_reason is not None} == {"gone", "bad"}
+    assert runner.known_requests == 1
+    assert len(tokens_of(run(engine)["stays"])) == 17
 
 
 def test_an_error_that_hits_every_request_is_raised_and_loses_nothing() -> None:
