@@ -25,9 +25,11 @@ def lane_of(model: str, shard: int = 0) -> str:
     """The lane of a model; raises InvalidJobError for a name that cannot be one."""
     if len(model) > 128 or _MODEL.match(model) is None:
         raise InvalidJobError(f"model {model[:140]!r} is not a model name", param="model")
-    if "--" in model:
-        # Hub names cannot contain it either, and without it lane and model determine each other.
-        raise InvalidJobError(f"model {model!r}: a model name must not contain '--'", param="model")
+    if "--" in model.replace("/", "-"):
+        # Hub names cannot have these either, and without them lane and model determine each other.
+        raise InvalidJobError(
+            f"model {model!r}: a name must not have '--', '-/' or '/-' in it", param="model"
+        )
     return f"{model.replace('/', '--')}:{shard}"
 
 

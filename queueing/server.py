@@ -5,6 +5,8 @@ What redis-py does by default, and what is chosen here instead:
 - Every command is retried ten times, after time-outs too: two retries, and only because each write of ours
   is idempotent (by job key, cursor or claim token).
 - Blocking reads run into the 5 s socket time-out: they block 2 s at most, on connections of their own.
+- Health checks PING inside the handshake: where that is refused (no password given, still loading), each PING
+  reconnects, and so on into the recursion limit. None: time-outs and TCP keep-alive find dead links.
 - RESP3 brings push messages, and switches off the check for unread data at check-out of a connection: RESP2.
 - A cancelled caller can leave a command half done: each command runs in a task of its own, which a cancelled
   caller leaves to finish. So a connection never returns to the pool with a reply still to come.
@@ -30,6 +32,9 @@ Reply: TypeAlias = "bytes | int | list[Reply] | Exception | None"
 Argument: TypeAlias = "str | bytes | int | float"
 
 SOCKET_SECONDS: Final = 5.0
+CALL_SECONDS = 8.0
+"""A whole call with its retries and reconnections, each of which has the socket's time-out for itself."""
+
 BLOCK_MS: Final = 2000
 CONNECTIONS: Final = 16
 """More do not help: a command takes the server microseconds, and many share one pipeline."""
@@ -136,13 +141,17 @@ class Server:
 
     async def _call(self, command: tuple[Argument, ...]) -> Reply:
         try:
-            return cast("Reply", await self._commands.execute_command(*command))
+            async with asyncio.timeout(CALL_SECONDS):
+                return cast("Reply", await self._commands.execute_command(*command))
         except (redis_errors.RedisError, OSError) as error:
             raise translate(error) from error
 
     async def _pipeline(self, commands: list[tuple[Argument, ...]]) -> list[Reply]:
         try:
-            async with self._commands.pipeline(transaction=False) as pipeline:
+            async with (
+                asyncio.timeout(CALL_SECONDS),
+                self._commands.pipeline(transaction=False) as pipeline,
+            ):
                 for command in commands:
                     await pipeline.execute_command(*command)
                 replies = cast("list[Reply]", await pipeline.execute(raise_on_error=False))
@@ -161,7 +170,9 @@ class RefusedError(QueueingError):
 
 def translate(error: Exception) -> QueueingError:
     """A client library's error in our words."""
-    text = str(error)
+    if isinstance(error.__cause__, redis_errors.ResponseError | redis_errors.AuthenticationError):
+        error = error.__cause__  # refused while connecting, which redis-py reports as a lost connection
+    text = str(error) or "no answer in time"
     if isinstance(error, redis_errors.AuthenticationError | redis_errors.AuthorizationError):
         return ServerUnsuitableError(
             f"the server refused the login ({text}): check user and password in the URL"
@@ -194,7 +205,7 @@ def _redis(pool_class: Any, url: str, *, retries: int, **options: Any) -> Any:
         protocol=2,
         socket_timeout=SOCKET_SECONDS,
         socket_connect_timeout=SOCKET_SECONDS,
-        health_check_interval=15,
+        health_check_interval=0,
         client_name="headway",
         retry=Retry(ExponentialWithJitterBackoff(base=0.02, cap=0.3), retries),
         **options,

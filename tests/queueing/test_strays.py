@@ -1,0 +1,155 @@
+"""Whatever lies in the queue's keys, a claim goes on, and whoever can be told is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+from tests.queueing.conftest import BODY, MODEL, TAG, emit, stop
+
+from headway.queueing.errors import UnknownJobError
+from headway.queueing.events import START, EndEvent, EndReason, JobState
+from headway.queueing.protocol import Fenced
+
+if TYPE_CHECKING:
+    from tests.queueing.conftest import OpenQueue
+
+Q = f"q:{TAG}:standard"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"nonsense": "1"},
+        {"job": ""},
+        {"job": "a b"},
+        {"job": "x" * 65},
+        {"job": "\xff\x00\n"},
+        {"Job": "k"},
+        {"x" * 5000: "y" * 5000},
+    ],
+)
+async def test_an_entry_without_a_job_key_becomes_a_dead_letter(
+    each_redis_url: str, open_queue: OpenQueue, entry: dict[str, str]
+) -> None:
+    queue = open_queue(each_redis_url)
+    with redis.Redis.from_url(each_redis_url) as raw:
+        raw.xadd(Q, dict(entry))
+    await queue.submit_body(MODEL, BODY, key="good")
+    assert [claim.job_id for claim in await queue.claim(MODEL, "w", 9)] == ["tiny:0:good"]
+    (letter,) = await queue.dead_letters(MODEL)
+    assert letter.reason.startswith("malformed_entry")
+    assert letter.job_id == ""
+    assert len(letter.reason) < 300
+
+
+async def test_an_entry_for_a_job_that_was_never_submitted_tells_its_reader(
+    each_redis_url: str, open_queue: OpenQueue
+) -> None:
+    queue = open_queue(each_redis_url)
+    with redis.Redis.from_url(each_redis_url) as raw:
+        raw.xadd(Q, {"job": "ghost", "tenant": "t", "cost": "1"})
+    assert await queue.claim(MODEL, "w", 9) == ()
+    (end,) = await queue.read("tiny:0:ghost", START, wait_seconds=0)
+    assert isinstance(end, EndEvent)
+    assert end.error is not None
+    assert end.error.code == "unknown_job"
+    assert (await queue.status("tiny:0:ghost")).reason is EndReason.ERROR
+    (letter,) = await queue.dead_letters(MODEL)
+    assert letter.job_id == "tiny:0:ghost"
+
+
+@pytest.mark.parametrize("kind", ["p", "j", "both", "j_as_text", "p_as_list"])
+async def test_a_job_whose_keys_were_damaged_ends_with_an_error(
+    each_redis_url: str, open_queue: OpenQueue, kind: str
+) -> None:
+    queue = open_queue(each_redis_url)
+    await queue.submit_body(MODEL, BODY, key="k")
+    with redis.Redis.from_url(each_redis_url) as raw:
+        if kind in ("p", "both", "p_as_list"):
+            raw.delete(f"p:{TAG}:k")
+        if kind in ("j", "both", "j_as_text"):
+            raw.delete(f"j:{TAG}:k")
+        if kind == "j_as_text":
+            raw.set(f"j:{TAG}:k", "garbage")
+        if kind == "p_as_list":
+            raw.rpush(f"p:{TAG}:k", "garbage")
+    assert await queue.claim(MODEL, "w", 9) == ()
+    (end,) = await queue.read("tiny:0:k", START, wait_seconds=0)
+    assert isinstance(end, EndEvent)
+    assert end.reason is EndReason.ERROR
+    assert (await queue.status("tiny:0:k")).state is JobState.FINISHED
+    assert len(await queue.dead_letters(MODEL)) == 1
+    assert await queue.claim(MODEL, "w", 9) == ()
+
+
+async def test_a_second_entry_of_a_job_is_dropped_in_silence(
+    each_redis_url: str, open_queue: OpenQueue
+) -> None:
+    queue = open_queue(each_redis_url)
+    await queue.submit_body(MODEL, BODY, key="k")
+    with redis.Redis.from_url(each_redis_url) as raw:
+        raw.xadd(Q, {"job": "k"})
+        (claim,) = await queue.claim(MODEL, "w", 9)
+        raw.xadd(Q, {"job": "k"})
+        assert await queue.claim(MODEL, "w2", 9) == ()
+        assert await queue.finish([stop(claim, 0)]) == (Fenced.OK,)
+        raw.xadd(Q, {"job": "k"})
+    assert await queue.claim(MODEL, "w2", 9) == ()
+    assert await queue.dead_letters(MODEL) == ()
+
+
+async def test_a_stream_whose_ids_are_used_up_still_takes_jobs(
+    each_redis_url: str, open_queue: OpenQueue
+) -> None:
+    queue = open_queue(each_redis_url)
+    last = 2**64 - 1
+    with redis.Redis.from_url(each_redis_url) as raw:
+        raw.xadd(Q, {"nonsense": "1"}, id=f"{last}-{last}")
+    for n in range(3):
+        await queue.submit_body(MODEL, BODY, key=f"k{n}")
+    await queue.cancel("tiny:0:k1", "stop")
+    assert (await queue.wait(MODEL, "w", for_work=True, timeout_seconds=10)).may_have_work
+    assert [claim.job_id for claim in await queue.claim(MODEL, "w", 9)] == ["tiny:0:k0", "tiny:0:k2"]
+
+
+@pytest.mark.parametrize("garbage", ["text", "stream_ahead", "stream_at_its_end"])
+async def test_a_damaged_token_stream_costs_its_own_job_only(
+    each_redis_url: str, open_queue: OpenQueue, garbage: str
+) -> None:
+    queue = open_queue(each_redis_url)
+    for key in ("bad", "good"):
+        await queue.submit_body(MODEL, BODY, key=key)
+    claims = await queue.claim(MODEL, "w", 9)
+    with redis.Redis.from_url(each_redis_url) as raw:
+        if garbage == "text":
+            raw.set(f"o:{TAG}:bad", "x")
+        else:
+            ahead = "7-0" if garbage == "stream_ahead" else f"{2**64 - 1}-{2**64 - 1}"
+            raw.xadd(f"o:{TAG}:bad", {"x": "y"}, id=ahead)
+    assert await queue.emit([emit(claim, 1, 2) for claim in claims]) == (Fenced.LOST, Fenced.OK)
+    assert await queue.finish([stop(claim, 2) for claim in claims]) == (Fenced.OK, Fenced.OK)
+    for key in ("bad", "good"):
+        events = await queue.read(f"tiny:0:{key}", START, wait_seconds=0)
+        assert isinstance(events[-1], EndEvent)
+    assert (await queue.status("tiny:0:bad")).state is JobState.FINISHED
+
+
+async def test_many_strays_do_not_hold_the_server_for_long(redis_url: str, open_queue: OpenQueue) -> None:
+    queue = open_queue(redis_url)
+    with redis.Redis.from_url(redis_url) as raw, raw.pipeline(transaction=False) as pipeline:
+        for _ in range(450):
+            pipeline.xadd(Q, {"nonsense": "1"})
+        pipeline.execute()
+    await queue.submit_body(MODEL, BODY, key="k")
+    claims = [await queue.claim(MODEL, "w", 1) for _ in range(3)]
+    assert [len(each) for each in claims] == [0, 0, 1]
+
+
+async def test_a_job_id_of_another_kind_of_key_reads_as_unknown(
+    redis_url: str, open_queue: OpenQueue
+) -> None:
+    queue = open_queue(redis_url)
+    with pytest.raises(UnknownJobError):
+        await queue.read("tiny:0:nothing", START, wait_seconds=1)
