@@ -1,4 +1,4 @@
-"""The seams of the engine: what runs a plan, what turns ids into text, and who goes first.
+"""The seams of the engine: what runs a plan, and what turns ids into text (who goes first: ``policy.py``).
 
 Real and scripted implementations keep the same promises and pass the same tests.
 """
@@ -40,7 +40,12 @@ class Runner(Protocol):
         ...
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Run one step to its end. KV of earlier positions of each request is in its blocks already."""
+        """Run one step to its end. KV of earlier positions of each request is in its blocks already.
+
+        A plan may come twice, whole or one chunk at a time: writing KV again, learning a known key again and
+        forgetting an unknown one change nothing. Whatever it raises, the engine looks for the chunk at fault;
+        RequestError blames a request even if it runs alone, InvariantError is never covered up.
+        """
         ...
 
 
