@@ -41,7 +41,7 @@ class QuietServer(uvicorn.Server):
 class Rig:
     """The gateway under test, its queue and its worker."""
 
-    queue: MemoryQueue
+    queue: Queue
     worker: ScriptedWorker
 
     def app(self, queue: Queue | None = None, **changes: object) -> FastAPI:
@@ -107,7 +107,7 @@ def gateway_of(app: FastAPI) -> Gateway:
 
 
 @asynccontextmanager
-async def over(queue: MemoryQueue, script: Script) -> AsyncIterator[Rig]:
+async def over(queue: Queue, script: Script) -> AsyncIterator[Rig]:
     """A rig over a queue of the test's own."""
     worker = ScriptedWorker(queue, script)
     running = asyncio.create_task(worker.run())

@@ -30,6 +30,7 @@ class Script:
     """What to answer: one piece is one token. ``hold_at``: stand still before that piece, until cancelled."""
 
     pieces: tuple[str, ...] = ("Hel", "lo", ", wor", "ld", "!")
+    pieces_of: Callable[[Job], tuple[str, ...]] | None = None
     reason: EndReason = EndReason.STOP
     error: JobError | None = None
     tail: str = ""
@@ -81,11 +82,11 @@ class ScriptedWorker:
         async with asyncio.TaskGroup() as jobs:
             while True:
                 for claim in await self.queue.claim(MODEL, "w1", 64):
-                    self._cancels[claim.job_id] = asyncio.Event()
+                    self._cancels.setdefault(claim.job_id, asyncio.Event())
                     jobs.create_task(self._answer(claim, self.script))
                 wakeup = await self.queue.wait(MODEL, "w1", for_work=True, timeout_seconds=5)
                 for job_id in wakeup.cancelled:
-                    self._cancels[job_id].set()
+                    self._cancels.setdefault(job_id, asyncio.Event()).set()
 
     async def _answer(self, claim: Claim, script: Script) -> None:
         job = decode_job(claim.body)
@@ -136,7 +137,8 @@ class _Run:
     pieces: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        self.pieces = cut_at_stop(self.script.pieces, self.job.sampling.stop)
+        whole = self.script.pieces_of(self.job) if self.script.pieces_of else self.script.pieces
+        self.pieces = cut_at_stop(whole, self.job.sampling.stop)
 
     @property
     def steps(self) -> int:

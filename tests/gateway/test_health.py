@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import httpx
+import pytest
+from prometheus_client import CollectorRegistry
 from structlog.typing import EventDict
 from tests.gateway.conftest import Rig
 from tests.gateway.scripted_worker import Script, card
 from tests.gateway.test_chat import CHAT
 from tests.gateway.test_chat import URL as CHAT_URL
 
+from headway.gateway.app import create_app
+from headway.gateway.settings import GatewaySettings
+from headway.queueing.client import Client
 from headway.queueing.errors import QueueUnavailableError
 from headway.queueing.memory_queue import MemoryQueue
 from headway.queueing.protocol import WorkerCard
@@ -173,3 +179,20 @@ async def test_a_log_line_says_who_and_how_long_and_never_what(
     assert lines[2]["log_level"] == "debug"
     assert "secret" not in str(logs)
     assert "Hello" not in str(logs)
+
+
+async def test_the_light_client_can_be_handed_over_as_it_is(rig: Rig) -> None:
+    app = create_app(
+        Client(rig.queue),
+        GatewaySettings(),
+        registry=CollectorRegistry(),
+        clock=time.monotonic,
+        wall_clock=time.time,
+    )
+    async with rig.client(app) as http:
+        assert (await http.post(CHAT_URL, json=CHAT)).status_code == 200
+
+
+def test_settings_that_would_never_let_anything_through_are_refused() -> None:
+    with pytest.raises(ValueError, match="max_body_bytes"):
+        GatewaySettings(max_body_bytes=0)
