@@ -113,6 +113,12 @@ start_stack() {
         await_health "$service" 120
         figure "$service healthy after" "$((SECONDS - start)) s"
     done
+    # Healthy is a worker that loads its model, too; ready is one that would take a job now.
+    until curl --silent --fail --output /dev/null "$url/readyz"; do
+        [ $((SECONDS - start)) -lt 180 ] || fail "no worker is ready after 180 s: $(curl --silent "$url/readyz")"
+        sleep 0.5
+    done
+    figure "ready for jobs after" "$((SECONDS - start)) s"
 }
 
 # await_health SERVICE SECONDS
@@ -153,9 +159,7 @@ client() { python3 ops/docker/prove_client.py "$@"; }
 
 # One greedy answer without trouble; the later checks must give the same text.
 check_answer() {
-    local job
-    job=$(client post "$url" "$tokens")
-    figure "undisturbed" "$(client follow "$url" "$job" "$work/expected.txt")"
+    figure "undisturbed" "$(client ask "$url" "$tokens" "$work/expected.txt")"
     printf '   "%s…"\n' "$(head -c 200 "$work/expected.txt" | tr '\n' ' ')"
 }
 
@@ -168,10 +172,9 @@ $(diff "$work/expected.txt" "$work/$1.txt")"
 
 # SIGKILL from outside, as the kernel does it when memory runs out; `docker kill` would count as a wish to stop.
 check_kill() {
-    local job pid
-    job=$(client post "$url" "$tokens")
+    local pid
     pid=$(state worker Pid)
-    figure "killed" "$(client follow "$url" "$job" "$work/killed.txt" --at $((tokens / 4)) --run "kill -9 $pid")"
+    figure "killed" "$(client ask "$url" "$tokens" "$work/killed.txt" --at $((tokens / 4)) --run "kill -9 $pid")"
     expect_same killed
     [ "$(state worker Pid)" != "$pid" ] || fail "the worker was not killed"
     await_health worker 60
@@ -180,9 +183,8 @@ check_kill() {
 
 # A stop hands back what cannot end within the drain; the next worker goes on from there.
 check_drain() {
-    local job start
-    job=$(client post "$url" "$tokens")
-    client follow "$url" "$job" "$work/drained.txt" --at $((tokens / 4)) --run "touch $work/now" >"$work/drained" &
+    local start
+    client ask "$url" "$tokens" "$work/drained.txt" --at $((tokens / 4)) --run "touch $work/now" >"$work/drained" &
     local reader=$!
     await_file "$work/now" 60
     start=$(date +%s%N)

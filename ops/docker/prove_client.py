@@ -2,9 +2,10 @@
 
 post URL TOKENS
     posts a greedy job of that many tokens, prints its id
-follow URL JOB TEXT_FILE [--at N --run COMMAND]
-    reads it to its end, checks that every token came exactly once, writes the text, prints figures;
-    runs COMMAND once N tokens are there
+follow URL JOB TEXT_FILE
+    reads it to its end, checks that every token came exactly once, writes the text, prints figures
+ask URL TOKENS TEXT_FILE [--at N --run COMMAND]
+    both at once; runs COMMAND when N tokens are there
 """
 
 from __future__ import annotations
@@ -68,28 +69,38 @@ class Answer:
 
 
 def main() -> int:
-    """Run one of the two verbs."""
+    """Run one of the three verbs."""
+    options = parse_arguments()
+    if options.verb == "post":
+        print(post(options.url, options.tokens))
+        return 0
+    answer = Answer()
+    if options.verb == "ask":
+        follow(answer, options.url, post(options.url, options.tokens), options.at, options.run)
+    else:
+        follow(answer, options.url, options.job)
+    options.text_file.write_text(answer.text, encoding="utf-8")
+    print(answer.figures())
+    return 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The verb and its arguments; wrong usage ends the program."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
-    posting = verbs.add_parser("post")
-    posting.add_argument("url")
-    posting.add_argument("tokens", type=int)
-    following = verbs.add_parser("follow")
-    following.add_argument("url")
+    posting, following, asking = (verbs.add_parser(name) for name in ("post", "follow", "ask"))
+    for verb in (posting, following, asking):
+        verb.add_argument("url")
     following.add_argument("job")
-    following.add_argument("text_file", type=Path)
-    following.add_argument("--at", type=int, default=0)
-    following.add_argument("--run", default="")
-    options = parser.parse_args()
-    if options.verb == "post":
-        print(post(options.url, options.tokens))
-        return 0
-    answer = follow(options.url, options.job, options.at, options.run)
-    options.text_file.write_text(answer.text, encoding="utf-8")
-    print(answer.figures())
-    return 0
+    for verb in (posting, asking):
+        verb.add_argument("tokens", type=int)
+    for verb in (following, asking):
+        verb.add_argument("text_file", type=Path)
+    asking.add_argument("--at", type=int, default=0)
+    asking.add_argument("--run", default="")
+    return parser.parse_args()
 
 
 def post(url: str, tokens: int) -> str:
@@ -109,9 +120,8 @@ def post(url: str, tokens: int) -> str:
         sys.exit(f"POST /v1/jobs: {error.code} {error.read().decode()}")
 
 
-def follow(url: str, job: str, at: int, command: str) -> Answer:
+def follow(answer: Answer, url: str, job: str, at: int = 0, command: str = "") -> None:
     """Read to the terminal event; a cut connection is taken up again at the last id, as browsers do."""
-    answer = Answer()
     while not answer.reason:
         if time.monotonic() - answer.began > LIMIT_SECONDS:
             sys.exit(f"no end after {LIMIT_SECONDS:.0f} s: {answer.figures()}")
@@ -125,7 +135,6 @@ def follow(url: str, job: str, at: int, command: str) -> Answer:
         except OSError as error:
             print(f"reconnecting: {error}", file=sys.stderr)
             time.sleep(0.5)
-    return answer
 
 
 def events(url: str, last_id: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
