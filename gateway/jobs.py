@@ -37,25 +37,7 @@ def job_routes(gateway: Gateway) -> APIRouter:
     @router.post("/v1/jobs", status_code=202, openapi_extra=json_body_of(Job))
     async def submit(request: Request) -> Response:
         """Accept a job, say where to follow it; a repeat under the same idempotency key names the first."""
-        body = await read_json_object(request, gateway.settings.max_body_bytes)
-        job = parse_job(body, request.headers)
-        await check_admission(gateway, request, (job,))
-        submission = await gateway.queue.submit(job)
-        record_of(request.scope).note(jobs=(submission.job_id,))
-        if submission.created:
-            tenant = gateway.metrics.tenant(job.tenant)
-            gateway.metrics.accepted.labels(job.model, tenant, job.priority.value).inc()
-            state = JobState.QUEUED
-        else:
-            state = (await gateway.queue.status(submission.job_id)).state
-        answer = {
-            "id": submission.job_id,
-            "object": "job",
-            "status": state.value,
-            "created": submission.created,
-        }
-        at = links(submission.job_id)
-        return json_response(answer | at, status=202, headers={"location": at["url"]})
+        return await submit_job(gateway, request)
 
     @router.get("/v1/jobs/{job_id}")
     async def status(job_id: str) -> Response:
@@ -87,6 +69,24 @@ def job_routes(gateway: Gateway) -> APIRouter:
         return json_response({"id": job_id, "object": "job", "status": _AFTER_CANCEL[met]} | links(job_id))
 
     return router
+
+
+async def submit_job(gateway: Gateway, request: Request) -> Response:
+    """Post the body's job; 202 with its id and where to follow it."""
+    body = await read_json_object(request, gateway.settings.max_body_bytes)
+    job = parse_job(body, request.headers)
+    await check_admission(gateway, request, (job,))
+    submission = await gateway.queue.submit(job)
+    record_of(request.scope).note(jobs=(submission.job_id,))
+    state = JobState.QUEUED
+    if submission.created:
+        tenant = gateway.metrics.tenant(job.tenant)
+        gateway.metrics.accepted.labels(job.model, tenant, job.priority.value).inc()
+    else:
+        state = (await gateway.queue.status(submission.job_id)).state
+    answer = {"id": submission.job_id, "object": "job", "status": state.value, "created": submission.created}
+    at = links(submission.job_id)
+    return json_response(answer | at, status=202, headers={"location": at["url"]})
 
 
 def parse_job(body: dict[str, object], headers: Mapping[str, str]) -> Job:

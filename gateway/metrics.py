@@ -23,80 +23,52 @@ class Metrics:
         self.registry = registry
         self._max_tenants = max_tenants
         self._tenants: set[str] = set()
-        tenant = ("model", "tenant")
-        self.requests = Counter(
-            "headway_http_requests",
-            "HTTP requests by route and status.",
-            ("method", "route", "status"),
-            registry=registry,
-        )
-        self.request_seconds = Histogram(
-            "headway_http_request_seconds",
-            "Time from request to the last byte of its answer.",
-            ("route",),
-            buckets=_LATENCY,
-            registry=registry,
-        )
-        self.refused = Counter(
-            "headway_refused_requests",
-            "Requests refused, by the code of their error.",
-            ("code",),
-            registry=registry,
-        )
-        self.jobs = Counter(
-            "headway_gateway_jobs",
-            "Jobs this gateway posted and waited for, by terminal reason.",
-            (*tenant, "reason"),
-            registry=registry,
-        )
-        self.accepted = Counter(
-            "headway_gateway_jobs_accepted", "Jobs accepted.", (*tenant, "priority"), registry=registry
-        )
-        self.prompt_tokens = Counter(
-            "headway_gateway_prompt_tokens", "Prompt tokens.", tenant, registry=registry
-        )
-        self.completion_tokens = Counter(
-            "headway_gateway_completion_tokens", "Generated tokens.", tenant, registry=registry
-        )
-        self.first_token_seconds = Histogram(
-            "headway_gateway_time_to_first_token_seconds",
-            "Time from request to its first token, queueing included.",
-            ("model",),
-            buckets=_LATENCY,
-            registry=registry,
-        )
+        self._http()
+        self._jobs()
+        self._fleet()
+
+    def _http(self) -> None:
+        labels = ("method", "route", "status")
+        self.requests = self._counter("http_requests", "HTTP requests by route and status.", *labels)
+        told = "Time from request to the last byte of its answer."
+        self.request_seconds = self._latency("http_request_seconds", told, "route")
+        self.refused = self._counter("refused_requests", "Requests refused, by their error's code.", "code")
+        self.open_streams = self._gauge("gateway_open_streams", "Event streams open now.")
+
+    def _jobs(self) -> None:
+        whose = ("model", "tenant")
+        self.accepted = self._counter("gateway_jobs_accepted", "Jobs accepted.", *whose, "priority")
+        told = "Jobs this gateway posted and waited for, by terminal reason."
+        self.jobs = self._counter("gateway_jobs", told, *whose, "reason")
+        self.prompt_tokens = self._counter("gateway_prompt_tokens", "Prompt tokens.", *whose)
+        self.completion_tokens = self._counter("gateway_completion_tokens", "Generated tokens.", *whose)
+        told = "Time from request to its first token, queueing included."
+        self.first_token_seconds = self._latency("gateway_time_to_first_token_seconds", told, "model")
+        told = "Time from request to the job's end."
+        self.job_seconds = self._latency("gateway_job_seconds", told, "model")
         self.inter_token_seconds = Histogram(
             "headway_gateway_inter_token_seconds",
             "Time between the tokens of a stream, as its reader sees it.",
             ("model",),
             buckets=_BETWEEN_TOKENS,
-            registry=registry,
+            registry=self.registry,
         )
-        self.job_seconds = Histogram(
-            "headway_gateway_job_seconds",
-            "Time from request to the job's end.",
-            ("model",),
-            buckets=_LATENCY,
-            registry=registry,
-        )
-        self.open_streams = Gauge(
-            "headway_gateway_open_streams", "Event streams open now.", registry=registry
-        )
-        self.queue_up = Gauge(
-            "headway_queue_up", "Whether the queue answered the last scrape.", registry=registry
-        )
-        self.queued = Gauge(
-            "headway_queue_depth", "Jobs that wait, by band.", ("model", "priority"), registry=registry
-        )
-        self.running = Gauge(
-            "headway_queue_running", "Jobs that workers hold.", ("model",), registry=registry
-        )
-        self.dead_letters = Gauge(
-            "headway_queue_dead_letters", "Dead letters kept.", ("model",), registry=registry
-        )
-        self.workers = Gauge(
-            "headway_workers", "Live workers by state.", ("model", "state"), registry=registry
-        )
+
+    def _fleet(self) -> None:
+        self.queue_up = self._gauge("queue_up", "Whether the queue answered the last scrape.")
+        self.queued = self._gauge("queue_depth", "Jobs that wait, by band.", "model", "priority")
+        self.running = self._gauge("queue_running", "Jobs that workers hold.", "model")
+        self.dead_letters = self._gauge("queue_dead_letters", "Dead letters kept.", "model")
+        self.workers = self._gauge("workers", "Live workers by state.", "model", "state")
+
+    def _counter(self, name: str, told: str, *labels: str) -> Counter:
+        return Counter(f"headway_{name}", told, labels, registry=self.registry)
+
+    def _gauge(self, name: str, told: str, *labels: str) -> Gauge:
+        return Gauge(f"headway_{name}", told, labels, registry=self.registry)
+
+    def _latency(self, name: str, told: str, *labels: str) -> Histogram:
+        return Histogram(f"headway_{name}", told, labels, buckets=_LATENCY, registry=self.registry)
 
     def tenant(self, name: str) -> str:
         """The tenant's label value: its name for the first ``max_tenants``, then ``other``."""
