@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from headway.engine.errors import ContextLengthError, InvalidTokenError, RequestError
 from headway.engine.interfaces import Runner
@@ -16,7 +16,7 @@ def check_request(spec: RequestSpec, runner: Runner) -> None:
     _check_tokens("prompt_token_ids", spec.prompt_token_ids, runner.vocab_size)
     _check_tokens("generated_token_ids", spec.generated_token_ids, runner.vocab_size)
     _check_tokens("sampling.stop_token_ids", spec.sampling.stop_token_ids, runner.vocab_size)
-    _check_tokens("sampling.logit_bias", (token for token, _ in spec.sampling.logit_bias), runner.vocab_size)
+    _check_tokens("sampling.logit_bias", [token for token, _ in spec.sampling.logit_bias], runner.vocab_size)
 
 
 def _check_counts(spec: RequestSpec) -> None:
@@ -56,9 +56,11 @@ def _advice(prompt: int, room: int) -> str:
     return f"shorten the prompt to at most {room - 1} tokens"
 
 
-def _check_tokens(field: str, token_ids: Iterable[int], vocab_size: int) -> None:
-    for place, token_id in enumerate(token_ids):
-        if not 0 <= token_id < vocab_size:
-            raise InvalidTokenError(
-                f"{field} holds {token_id} at place {place}; this model's token ids are 0 to {vocab_size - 1}"
-            )
+def _check_tokens(field: str, token_ids: Collection[int], vocab_size: int) -> None:
+    # Prompts are long and mostly right: bounds are checked at C speed, the place is searched only on error.
+    if not token_ids or (min(token_ids) >= 0 and max(token_ids) < vocab_size):
+        return
+    place, token_id = next((p, t) for p, t in enumerate(token_ids) if not 0 <= t < vocab_size)
+    raise InvalidTokenError(
+        f"{field} holds {token_id} at place {place}; this model's token ids are 0 to {vocab_size - 1}"
+    )
