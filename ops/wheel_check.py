@@ -68,7 +68,7 @@ def compare(expected: set[str], shipped: set[str]) -> list[str]:
 
 
 def try_light_client(wheel: Path, folder: Path) -> None:
-    """Install the bare wheel into an empty environment, import the client, ask the command for its version."""
+    """Install the bare wheel into an empty environment, import the client, ask the command its version."""
     venv.create(folder, with_pip=True)
     pip = [str(folder / "bin/pip"), "install", "--quiet", "--disable-pip-version-check"]
     run(*pip, "-c", str(ROOT / "constraints.txt"), str(wheel))
