@@ -37,6 +37,11 @@ def float_list(tensor: Tensor) -> list[float]:
     return cast("list[float]", cast(Any, tensor).tolist())
 
 
+def as_float32(tensor: Tensor) -> NDArray[np.float32]:
+    """A float32 tensor as an array; on the CPU it shares memory."""
+    return cast("NDArray[np.float32]", cast(Any, tensor.cpu()).numpy())
+
+
 def as_float64(tensor: Tensor) -> NDArray[np.float64]:
     """A float64 tensor as an array."""
     return cast("NDArray[np.float64]", cast(Any, tensor.cpu()).numpy())

@@ -28,11 +28,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from headway.kernels.host_arrays import float_list, int_list
+from headway.kernels.host_arrays import as_float32, float_list, int_list, to_device
 
 TILE = 128
 """Tokens summed before the sums are scanned; part of the draw's definition."""
@@ -101,7 +102,7 @@ def truncation(tempered: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) ->
 def _thresholds_within(tempered: Tensor, limits: Tensor, top_p: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """(top-k and top-p thresholds, for which rows the ``width`` most likely tokens suffice to know them)."""
     vocab = tempered.shape[-1]
-    best = tempered.topk(width, dim=-1).values
+    best = _most_likely(tempered, width)
     limited = limits < vocab
     kth = best.gather(1, (limits - 1).clamp(max=width - 1).unsqueeze(1))
     kth = torch.where(limited.unsqueeze(1), kth, -math.inf)
@@ -118,6 +119,16 @@ def _thresholds_within(tempered: Tensor, limits: Tensor, top_p: Tensor, width: i
     threshold = torch.where(top_p.unsqueeze(1) < 1.0, nucleus, kth).squeeze(1)
     untruncated = (top_p >= 1.0) & (~limited | (limits <= width))
     return threshold, complete | untruncated | (~limited & (ends[:, -1] >= goal))
+
+
+def _most_likely(tempered: Tensor, width: int) -> Tensor:
+    """The largest values of each row, best first."""
+    if width < tempered.shape[-1]:
+        return tempered.topk(width, dim=-1).values
+    if tempered.device.type == "cpu":
+        # NumPy's vectorised sort takes 1 ms per row of 49,152 and core, torch's 3.6.
+        return to_device(-np.sort(-as_float32(tempered), axis=-1), tempered.device)
+    return tempered.sort(dim=-1, descending=True).values
 
 
 def draw(tempered: Tensor, thresholds: Tensor | None, uniforms: Tensor) -> Tensor:
