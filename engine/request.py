@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headway.engine.blocks import BlockTable
-from headway.engine.values import Admitted, FinishReason, RequestKey, RequestSpec
+from headway.engine.host_pool import Parked
+from headway.engine.prefix_cache import HashChain
+from headway.engine.values import Admitted, FinishReason, Objective, RequestKey, RequestSpec
 
 
 @dataclass(slots=True, eq=False)
@@ -29,12 +31,33 @@ class Request:
     computed_tokens: int = 0
     table: BlockTable | None = None
     """Its KV blocks while it runs; None while it waits."""
+    chain: HashChain | None = None
+    """Digests of its full blocks, for the prefix cache."""
+    parked: Parked | None = None
+    """Its KV in host memory while it is swapped out."""
+    preemptions: int = 0
+    """How often it gave way to others."""
     is_held: bool = False
     is_announced: bool = False
     """Whether the runner has been told of it (``Admitted``) in a step that was applied."""
     passes: int = 0
     """How often a request behind it started because this one's blocks did not fit."""
     scheduled_step: int = 0
+    rank: tuple[float, ...] = ()
+    """Its place in the policy's line, as it was enqueued."""
+    debt: float = 0.0
+    """Price of its prefill that was promised at the start and is not charged yet."""
+    charged_tokens: int = 0
+    """Its first so many tokens are paid for, or came from the cache: computing them again is not charged."""
+    is_pinned: bool = False
+    """No better class may take its place: it is here because it was starved."""
+    service_seconds: float = 0.0
+    """Predicted time from start to end, as of its arrival."""
+    objective: Objective | None = None
+    due_seconds: float | None = None
+    """When its next token is due by its objective; None: whenever."""
+    skipped_steps: int = 0
+    """Steps in a row that left its decode out because it had slack."""
 
     def __post_init__(self) -> None:
         self.key = RequestKey(self.spec.request_id, self.spec.epoch)
@@ -64,6 +87,14 @@ class Request:
     def longest_tokens(self) -> int:
         """Prompt and the longest answer allowed: what its reservation covers."""
         return len(self.spec.prompt_token_ids) + self.spec.max_tokens
+
+    def pace(self, now: float) -> None:
+        """A token came: the next is due one interval after it was due, or after now if it was late.
+
+        So progress made early becomes slack, and a late start does not make all later tokens late.
+        """
+        if self.objective is not None and self.due_seconds is not None:
+            self.due_seconds = max(self.due_seconds, now) + self.objective.tpot_seconds
 
     def announcement(self) -> Admitted:
         """What the runner has to know of it before its first chunk."""

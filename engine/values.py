@@ -50,6 +50,14 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Objective:
+    """What a reader should not have to wait longer for: the first token, and each one after it."""
+
+    ttft_seconds: float
+    tpot_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class RequestSpec:
     """One answer to compute. ``generated_token_ids`` are kept from an earlier owner and continued."""
 
@@ -68,6 +76,10 @@ class RequestSpec:
     """When the job was accepted, on the engine's clock (may lie before the engine's start)."""
     deadline_seconds: float | None = None
     """On the engine's clock."""
+    is_demotable: bool = False
+    """When the deadline cannot be met by prediction: run it at best effort without one, do not refuse it."""
+    objective: Objective | None = None
+    """None: that of its class (``StepLimits.objectives``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +117,34 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """Copy one whole block. The plan says what the numbers count: device blocks or host slots."""
+
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One iteration. Order of effects: forget ``released``, learn ``admitted``, run ``chunks``."""
+    """One iteration.
+
+    Order of effects, all of it after the plans before: forget ``released``, learn ``admitted``, ``swaps_out``
+    (device block to host slot), ``copies`` (device to device), ``swaps_in`` (host slot to device block), run
+    ``chunks``. Swaps may still be under way when the result comes (``StepResult.copied_step``).
+    """
 
     step: int
     chunks: tuple[Chunk, ...]
     admitted: tuple[Admitted, ...] = ()
     released: tuple[RequestKey, ...] = ()
+    copies: tuple[BlockCopy, ...] = ()
+    swaps_out: tuple[BlockCopy, ...] = ()
+    swaps_in: tuple[BlockCopy, ...] = ()
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether any block is copied; such a plan has to be executed even without chunks."""
+        return bool(self.copies or self.swaps_out or self.swaps_in)
 
     @property
     def new_tokens(self) -> int:
@@ -146,6 +179,8 @@ class StepResult:
     step: int
     sampled: tuple[Sampled, ...]
     elapsed_seconds: float
+    copied_step: int | None = None
+    """Swaps of plans up to this step are complete; None: this step's too."""
 
 
 @dataclass(frozen=True, slots=True)

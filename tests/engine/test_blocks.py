@@ -35,12 +35,17 @@ class LedgerWalk(RuleBasedStateMachine):
     def extend(self, choice: st.DataObject, tokens: int) -> None:
         table = choice.draw(st.sampled_from(self.tables))
         before = table.blocks
-        if self.ledger.blocks_for(tokens) > self.promised[table]:
+        beyond = max(0, self.ledger.blocks_for(tokens) - max(self.promised[table], len(before)))
+        others = sum(self.promised.values()) - self.promised[table]
+        room = self.ledger.block_count - others - max(self.promised[table], len(before))
+        assert (self.ledger.shortage(table, tokens) > 0) == (beyond > room)
+        if beyond > room:
             with pytest.raises(InvariantError):
                 self.ledger.extend(table, tokens)
             assert table.blocks is before
             return
         after = self.ledger.extend(table, tokens)
+        self.promised[table] = max(self.promised[table], len(after))
         assert after[: len(before)] == before
         assert len(after) == max(len(before), -(-tokens // self.ledger.block_size))
         assert len(after) > len(before) or after is before

@@ -1,0 +1,218 @@
+"""Who gives way when memory is short, and how: defer, swap or recompute, by measured cost.
+
+    T_swap      = bytes/BW_out + bytes/BW_in + per-run cost      bytes of its private blocks
+    T_recompute = b·(n - k) + q·(n² - k²)/2, times load ≥ 1       n computed tokens, k of them still cached
+    defer       if room comes by itself sooner than the cheapest set costs
+
+The choice is a value. It is verified as a whole before anything moves: a set that does not free enough now is
+no set. Whoever gave way ``max_preemptions`` times is pinned: it comes back only with room for its longest
+length, so it never has to give way again and every request ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+from headway.engine.blocks import BlockLedger, BlockTable
+from headway.engine.request import Request
+
+
+class Mode(StrEnum):
+    """How a request gives way."""
+
+    SWAP = "swap"
+    RECOMPUTE = "recompute"
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionLimits:
+    """How often and how eagerly requests give way. Raises ValueError, naming the setting, on nonsense."""
+
+    max_preemptions: int = 3
+    """Then a request is pinned: it returns with its longest length reserved and is no victim any more."""
+    headroom_tokens: int = 20
+    """Hysteresis: a return leaves each running request room for so many more tokens."""
+    watermark: float = 0.02
+    """Hysteresis: share of the pool that a return leaves free."""
+
+    def __post_init__(self) -> None:
+        if self.max_preemptions < 0 or self.headroom_tokens < 0 or not 0 <= self.watermark < 1:
+            raise ValueError(f"{self}: give counts of at least 0 and a watermark from 0 to below 1")
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionCosts:
+    """Measured figures behind both times, in seconds and bytes; kept current by their owner."""
+
+    block_bytes: float
+    out_bytes_per_second: float
+    in_bytes_per_second: float
+    seconds_per_run: float = 0.0
+    """Fixed cost of copying one run of neighbouring blocks, one way."""
+    seconds_per_token: float = 0.0
+    """b: prefill time per token."""
+    seconds_per_token_squared: float = 0.0
+    """q: prefill time per pair of tokens."""
+    load: float = 1.0
+    """At least 1: how much others suffer from a second of recompute (queue pressure)."""
+
+    def swap_seconds(self, blocks: Sequence[int]) -> float:
+        """Time to copy these device blocks out and in again."""
+        runs = sum(block + 1 != after for block, after in pairwise(blocks)) + 1
+        copied = len(blocks) * self.block_bytes
+        both_ways = copied / self.out_bytes_per_second + copied / self.in_bytes_per_second
+        return both_ways + 2 * runs * self.seconds_per_run
+
+    def recompute_seconds(self, tokens: int, cached_tokens: int = 0) -> float:
+        """Time to compute ``tokens`` again, the first ``cached_tokens`` of them by a prefix hit."""
+        squares = tokens * tokens - cached_tokens * cached_tokens
+        seconds = (
+            self.seconds_per_token * (tokens - cached_tokens) + self.seconds_per_token_squared * squares / 2
+        )
+        return seconds * max(1.0, self.load)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A running request as a possible victim; share and slack are the policy's to say."""
+
+    request: Request
+    over_share: float = 0.0
+    """How far its tenant is above its share (virtual time); more gives way first."""
+    slack_seconds: float = math.inf
+    """Until its next token is late; more gives way first."""
+    cached_tokens: int = 0
+    """Of its computed tokens, those that others keep on the device anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """One request gives way."""
+
+    request: Request
+    mode: Mode
+    seconds: float
+    """Predicted cost of going and coming back."""
+    freed_blocks: int
+    """What it brings on its own; for a swap, once its copy is complete."""
+
+
+class Preemptor:
+    """Chooses victims; changes nothing."""
+
+    def __init__(self, ledger: BlockLedger, limits: PreemptionLimits) -> None:
+        self._ledger = ledger
+        self.limits = limits
+
+    def is_pinned(self, request: Request) -> bool:
+        """Whether it gave way as often as it may."""
+        return request.preemptions >= self.limits.max_preemptions
+
+    def choose(
+        self,
+        candidates: Sequence[Candidate],
+        needed_blocks: int,
+        costs: PreemptionCosts,
+        *,
+        free_slots: int = 0,
+        needed_sequences: int = 0,
+        above_priority: int = -1,
+        step_seconds: float = 0.0,
+        natural_seconds: float = math.inf,
+    ) -> tuple[Preemption, ...]:
+        """The requests that give way so that ``needed_blocks`` and ``needed_sequences`` more come free.
+
+        Empty: nobody does; the beneficiary defers. ``free_slots``: room on the host for swaps.
+        ``above_priority``: only requests of a class strictly below (a larger number) give way, so equals
+        never displace each other. ``step_seconds``: nobody gives way whose next token is due within one
+        step. ``natural_seconds``: predicted time until the room comes by itself.
+        """
+        willing = [
+            candidate
+            for candidate in candidates
+            if candidate.request.spec.priority > above_priority
+            and candidate.slack_seconds > step_seconds
+            and self._may_go(candidate.request)
+        ]
+        offers = [(self.offer(candidate, costs, free_slots), candidate) for candidate in willing]
+        offers.sort(key=lambda offer: _order(*offer))
+        chosen: list[tuple[Preemption, Candidate]] = []
+        tables: list[BlockTable] = []
+        for offer, candidate in offers:
+            if self._is_enough(tables, needed_blocks, len(chosen), needed_sequences):
+                break
+            if offer.freed_blocks or len(chosen) < needed_sequences or self._helps(tables, candidate):
+                chosen.append((offer, candidate))
+                tables.append(_table(candidate.request))
+        if not self._is_enough(tables, needed_blocks, len(chosen), needed_sequences):
+            return ()
+        final = self._within_slots([candidate for _, candidate in chosen], costs, free_slots)
+        return final if sum(p.seconds for p in final) < natural_seconds else ()
+
+    def offer(self, candidate: Candidate, costs: PreemptionCosts, free_slots: int) -> Preemption:
+        """The cheaper way for one request to give way, and what it brings."""
+        request = candidate.request
+        table = _table(request)
+        blocks = table.blocks[: self._ledger.blocks_for(request.computed_tokens)]
+        recompute = costs.recompute_seconds(request.computed_tokens, candidate.cached_tokens)
+        mode, seconds = Mode.RECOMPUTE, recompute
+        if 0 < len(blocks) <= free_slots:
+            swap = costs.swap_seconds(blocks)
+            if swap < recompute:
+                mode, seconds = Mode.SWAP, swap
+        return Preemption(request, mode, seconds, self._ledger.reclaimable_blocks([table]))
+
+    def may_return(self, fresh_blocks: int, running: int) -> bool:
+        """Hysteresis: whether a request that takes ``fresh_blocks`` may come back beside ``running`` others.
+
+        Always when nothing runs: then waiting would bring nothing.
+        """
+        if running == 0:
+            return fresh_blocks <= self._ledger.available_blocks
+        growth = running * self._ledger.blocks_for(self.limits.headroom_tokens)
+        spare = math.ceil(self.limits.watermark * self._ledger.block_count) + growth
+        return fresh_blocks + min(spare, self._ledger.block_count // 4) <= self._ledger.available_blocks
+
+    def _may_go(self, request: Request) -> bool:
+        table = request.table
+        return table is not None and not self.is_pinned(request) and not self._ledger.is_fenced(table)
+
+    def _is_enough(self, tables: list[BlockTable], blocks: int, chosen: int, sequences: int) -> bool:
+        return chosen >= sequences and self._ledger.reclaimable_blocks(tables) >= blocks
+
+    def _helps(self, tables: list[BlockTable], candidate: Candidate) -> bool:
+        together = self._ledger.reclaimable_blocks([*tables, _table(candidate.request)])
+        return together > self._ledger.reclaimable_blocks(tables)
+
+    def _within_slots(
+        self, chosen: list[Candidate], costs: PreemptionCosts, free_slots: int
+    ) -> tuple[Preemption, ...]:
+        """The chosen set with its modes, swaps only as far as the host has room for all of them."""
+        final: list[Preemption] = []
+        for candidate in chosen:
+            offer = self.offer(candidate, costs, free_slots)
+            if offer.mode is Mode.SWAP:
+                free_slots -= self._ledger.blocks_for(candidate.request.computed_tokens)
+            final.append(offer)
+        return tuple(final)
+
+
+def _order(offer: Preemption, candidate: Candidate) -> tuple[float, ...]:
+    """Lowest class, most above its share, most slack, least cost per freed block, latest arrival."""
+    return (
+        -candidate.request.spec.priority,
+        -candidate.over_share,
+        -candidate.slack_seconds,
+        offer.seconds / offer.freed_blocks if offer.freed_blocks else math.inf,
+        -candidate.request.serial,
+    )
+
+
+def _table(request: Request) -> BlockTable:
+    if request.table is None:
+        raise AssertionError(f"{request.key} is a candidate without blocks")
+    return request.table

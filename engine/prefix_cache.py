@@ -1,0 +1,259 @@
+"""The prefix cache: which blocks hold which tokens' KV, and who gives way when room is needed.
+
+    digest(i) = sha256(digest(i - 1), scope, tokens of block i)        scope = salt, adapter, weights version
+
+The salt is the tenant's name, so nobody learns of another tenant's prompts through timing; only the blocks
+that lie inside a prefix which the operator allows to be shared have none. sha256 because a collision would
+show one tenant another's text.
+
+The cache knows contents and the order of eviction; references, fences and copies are the ledger's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator
+
+from headway.engine.errors import InvariantError
+
+
+class HashChain:
+    """Digests of one request's full blocks, each computed once and only when asked for.
+
+    ``tokens`` is the request's own growing list. ``matched_blocks`` remembers the last match, so a repeated
+    look costs one or two lookups.
+    """
+
+    __slots__ = ("adapter", "digests", "matched_blocks", "reset", "shared_blocks", "tenant", "tokens")
+
+    def __init__(self, tokens: list[int], tenant: str, adapter: str, shared_blocks: int) -> None:
+        self.tokens = tokens
+        self.tenant = tenant
+        self.adapter = adapter
+        self.shared_blocks = shared_blocks
+        """Its first so many blocks lie inside a prefix that all tenants may share."""
+        self.digests: list[bytes] = []
+        self.matched_blocks = 0
+        self.reset = 0
+
+    def owner(self, index: int) -> str | None:
+        """Whose cache share the block counts in; None: everybody's."""
+        return None if index < self.shared_blocks else self.tenant
+
+
+class PrefixCache:
+    """A map from digests to published blocks, and per tenant the order in which unused ones are evicted.
+
+    Eviction takes the least recently used block of the tenant most above its share (blocks per weight);
+    shared prefixes go last. Not enabled: it never holds a block.
+    """
+
+    def __init__(
+        self,
+        block_size: int,
+        *,
+        is_enabled: bool = True,
+        weights_version: str = "",
+        shared_prefixes: Iterable[tuple[int, ...]] = (),
+    ) -> None:
+        self._block_size = block_size
+        self._is_enabled = is_enabled
+        self._weights_version = weights_version
+        # Longest first: a prompt shares as much as the operator allows.
+        self._shared_prefixes = sorted(map(list, shared_prefixes), key=len, reverse=True)
+        self._resets = 0
+        self._blocks: dict[bytes, int] = {}
+        self._published: dict[int, tuple[bytes, str | None, bytes | None]] = {}
+        """Block to its digest, owner and parent's digest."""
+        self._evictable: dict[str | None, OrderedDict[int, None]] = {}
+        self._evictable_blocks = 0
+        self._shares: dict[str, float] = {}
+        """Evictable blocks per weight, of tenants that have any."""
+        self._weights: dict[str, float] = {}
+        self._scopes: dict[tuple[str | None, str], bytes] = {}
+        self._expected: set[bytes] = set()
+        self.evicted_blocks = 0
+
+    # -- Content ---------------------------------------------------------------------------------------------
+
+    def chain(self, tokens: list[int], tenant: str, adapter: str = "") -> HashChain:
+        """The chain of a request; ``tokens`` is its own list and only ever grows."""
+        shared = 0
+        for prefix in self._shared_prefixes:
+            if tokens[: len(prefix)] == prefix:
+                shared = len(prefix) // self._block_size
+                break
+        return HashChain(tokens, tenant, adapter, shared)
+
+    def digest(self, chain: HashChain, index: int) -> bytes:
+        """The digest of the chain's block ``index``, which must be full."""
+        if chain.reset != self._resets:
+            chain.digests.clear()
+            chain.matched_blocks, chain.reset = 0, self._resets
+        size = self._block_size
+        while len(chain.digests) <= index:
+            place = len(chain.digests)
+            parent = chain.digests[-1] if place else b""
+            words = array("Q", chain.tokens[place * size : (place + 1) * size])
+            if len(words) != size:
+                raise InvariantError(f"block {place} is not full: it has no digest")
+            scope = self._scope(chain.owner(place), chain.adapter)
+            chain.digests.append(hashlib.sha256(parent + scope + words.tobytes()).digest())
+        return chain.digests[index]
+
+    def match(self, chain: HashChain, known_tokens: int) -> tuple[int, ...]:
+        """The blocks that hold its first tokens, at most ``known_tokens - 1``: the last is computed."""
+        if not self._blocks:
+            chain.matched_blocks = 0
+            return ()
+        limit = (known_tokens - 1) // self._block_size
+        count = min(chain.matched_blocks, limit)
+        # Ancestors of a published block are published, so what is there is a prefix of the chain.
+        while count and self.digest(chain, count - 1) not in self._blocks:
+            count -= 1
+        while count < limit and self.digest(chain, count) in self._blocks:
+            count += 1
+        chain.matched_blocks = count
+        return tuple([self._blocks[digest] for digest in chain.digests[:count]])
+
+    def publish(self, chain: HashChain, index: int, block: int) -> bool:
+        """Let ``block`` stand for the chain's block ``index``; whether it does (another may already)."""
+        if not self._is_enabled:
+            return False
+        digest = self.digest(chain, index)
+        if digest in self._blocks:
+            return self._blocks[digest] == block
+        if block in self._published:
+            raise InvariantError(f"block {block} is published twice")
+        self._blocks[digest] = block
+        parent = chain.digests[index - 1] if index else None
+        self._published[block] = (digest, chain.owner(index), parent)
+        return True
+
+    def is_published(self, block: int) -> bool:
+        """Whether a hit may find the block: then nobody writes it."""
+        return block in self._published
+
+    # -- Duplicates: wait one step for whoever computes the same ---------------------------------------------
+
+    def forget_expected(self) -> None:
+        """A new step: nothing is known to be computed in it yet."""
+        self._expected.clear()
+
+    def expect(self, chain: HashChain, computed_tokens: int) -> None:
+        """This step computes the chain's block that ``computed_tokens`` has reached."""
+        index = computed_tokens // self._block_size
+        if self._is_enabled and (index + 1) * self._block_size <= len(chain.tokens):
+            self._expected.add(self.digest(chain, index))
+
+    def is_expected(self, chain: HashChain, known_tokens: int) -> bool:
+        """Whether the first block that ``match`` misses is being computed by another request in this step."""
+        if not self._expected:
+            return False
+        missed = len(self.match(chain, known_tokens))
+        if missed >= (known_tokens - 1) // self._block_size:
+            return False
+        return self.digest(chain, missed) in self._expected
+
+    # -- Eviction --------------------------------------------------------------------------------------------
+
+    @property
+    def evictable_blocks(self) -> int:
+        """Published blocks in no table."""
+        return self._evictable_blocks
+
+    def evictable(self) -> Iterator[int]:
+        """The published blocks in no table."""
+        for line in self._evictable.values():
+            yield from line
+
+    def is_evictable(self, block: int) -> bool:
+        """Whether the block is published and in no table."""
+        entry = self._published.get(block)
+        return entry is not None and block in self._evictable.get(entry[1], ())
+
+    def set_weight(self, tenant: str, weight: float) -> None:
+        """A tenant's share of the cache, relative to the others' (1 by default)."""
+        self._weights[tenant] = weight
+        self._reckon(tenant)
+
+    def retire(self, block: int) -> bool:
+        """The block left its last table: keep it, evictable, if it is published; whether it was."""
+        entry = self._published.get(block)
+        if entry is None:
+            return False
+        self._evictable.setdefault(entry[1], OrderedDict())[block] = None
+        self._evictable_blocks += 1
+        self._reckon(entry[1])
+        return True
+
+    def revive(self, block: int) -> None:
+        """An evictable block is in a table again."""
+        owner = self._published[block][1]
+        del self._evictable[owner][block]
+        self._evictable_blocks -= 1
+        self._reckon(owner)
+
+    def evict(self) -> int:
+        """Take one evictable block out of the cache: it holds nothing any more."""
+        if not self._evictable_blocks:
+            raise InvariantError("a block is taken with none free and none cached")
+        owner = max(self._shares, key=self._shares.__getitem__) if self._shares else None
+        block, _ = self._evictable[owner].popitem(last=False)
+        self._evictable_blocks -= 1
+        self.evicted_blocks += 1
+        del self._blocks[self._published.pop(block)[0]]
+        self._reckon(owner)
+        return block
+
+    def reset(self, weights_version: str) -> tuple[int, ...]:
+        """Forget every content, for new weights; returns the blocks that were evictable and are free now."""
+        freed = tuple(self.evictable())
+        self._weights_version = weights_version
+        self._resets += 1
+        for held in (self._blocks, self._published, self._evictable, self._shares, self._scopes):
+            held.clear()
+        self._expected.clear()
+        self._evictable_blocks = 0
+        return freed
+
+    # -- Parts -----------------------------------------------------------------------------------------------
+
+    def _scope(self, salt: str | None, adapter: str) -> bytes:
+        scope = self._scopes.get((salt, adapter))
+        if scope is None:
+            named = repr((salt, adapter, self._weights_version)).encode()
+            scope = self._scopes[salt, adapter] = hashlib.sha256(named).digest()
+        return scope
+
+    def _reckon(self, owner: str | None) -> None:
+        blocks = len(self._evictable.get(owner, ()))
+        if not blocks:
+            self._evictable.pop(owner, None)
+        if owner is not None:
+            if blocks:
+                self._shares[owner] = blocks / self._weights.get(owner, 1.0)
+            else:
+                self._shares.pop(owner, None)
+
+    def check(self) -> None:
+        """Recount from scratch; raises InvariantError on the first difference."""
+        if {digest: block for block, (digest, _, _) in self._published.items()} != self._blocks:
+            raise InvariantError("the cache's map and its published blocks differ")
+        evictable = Counter(self.evictable())
+        if evictable.total() != self._evictable_blocks or any(n > 1 for n in evictable.values()):
+            raise InvariantError("the evictable blocks are counted wrong")
+        places = {block: place for place, block in enumerate(evictable)}
+        for block, (_, owner, parent) in self._published.items():
+            if parent is None:
+                continue
+            ancestor = self._blocks.get(parent)
+            if ancestor is None:
+                raise InvariantError(f"block {block} is cached without its ancestor")
+            same_line = self._published[ancestor][1] == owner
+            if ancestor in places and (
+                block not in places or (same_line and places[block] > places[ancestor])
+            ):
+                raise InvariantError(f"block {ancestor} would be evicted before its child {block}")
