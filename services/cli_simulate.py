@@ -1,0 +1,155 @@
+"""``headway simulate`` on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway.services import cli_options as options
+from headway.services.hardware import Coefficients
+from headway.services.simulate_settings import Process, SimulateSettings
+from headway.services.units import parse_duration
+
+_DEFAULT = SimulateSettings()
+_duration = options.checked(parse_duration)
+
+
+def parse_coefficients(text: str) -> Coefficients:
+    """Seconds ``a,b,c`` or ``a,b,c,q``; raises ValueError that shows how they are written."""
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (3, 4) or min(numbers) < 0 or numbers[0] + numbers[1] <= 0:
+        raise ValueError(
+            f"{text!r}: seconds a,b,c,q of a + b·new + c·context + q·pairs, such as 6e-3,2e-5,5e-8,0"
+        )
+    return Coefficients(*numbers)
+
+
+_coefficients = options.checked(parse_coefficients)
+
+
+def add_simulate_command(app: typer.Typer) -> None:
+    """Add the command to the ``headway`` command."""
+    app.command()(simulate)
+
+
+def simulate(
+    *,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"Whom to compare; may be given several times. Default: {_DEFAULT.policies[0]}.",
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="CSV with TIMESTAMP, ContextTokens, GeneratedTokens.")
+    ] = None,
+    arrivals: Annotated[
+        Process | None, typer.Option(help="Default: the trace as recorded, else poisson.", show_default=False)
+    ] = None,
+    rate: Annotated[
+        float, typer.Option(min=1e-6, help="Requests a second (poisson, burst).")
+    ] = _DEFAULT.rate,
+    rate_scale: Annotated[
+        float, typer.Option(min=1e-6, help="Arrivals this many times as fast.")
+    ] = _DEFAULT.rate_scale,
+    duration: Annotated[
+        float | None,
+        typer.Option(parser=_duration, metavar="DURATION", help="Stop the arrivals after this, such as 10m."),
+    ] = None,
+    burstiness: Annotated[
+        float, typer.Option(min=0.1, max=20, help="Coefficient of variation of the gaps (burst).")
+    ] = _DEFAULT.burstiness,
+    prompt_tokens: Annotated[
+        int, typer.Option(min=1, help="Median prompt where no trace gives lengths.")
+    ] = _DEFAULT.prompt_tokens,
+    answer_tokens: Annotated[
+        int, typer.Option(min=1, help="Median answer where no trace gives lengths.")
+    ] = _DEFAULT.answer_tokens,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="The max_tokens that clients send; default: the longest answer.")
+    ] = None,
+    tenants: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="TOML: shares, weights, classes, deadlines.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = _DEFAULT.seed,
+    hardware: Annotated[
+        str, typer.Option(help="a100, h100, h200, mi300x, or this-machine with --calibration.")
+    ] = _DEFAULT.hardware,
+    model: Annotated[
+        str, typer.Option(help="llama-3.1-8b, qwen2.5-7b, llama-3.1-70b or smollm2-135m.")
+    ] = _DEFAULT.model,
+    tensor_parallel: Annotated[
+        int | None, typer.Option(min=1, max=64, help="GPUs; default: as many as the model usually takes.")
+    ] = None,
+    coefficients: Annotated[
+        Coefficients | None,
+        typer.Option(parser=_coefficients, metavar="a,b,c,q", help="Step time by fitted seconds instead."),
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What ops/bench/calibrate.py measured here.")
+    ] = None,
+    kv_tokens: Annotated[
+        int | None, typer.Option(min=16, help="Tokens that the KV cache holds; default: what the GPU leaves.")
+    ] = None,
+    block_size: options.BlockSize = _DEFAULT.block_size,
+    max_sequences: options.MaxSequences = _DEFAULT.max_sequences,
+    max_batch_tokens: options.MaxBatchTokens = _DEFAULT.max_batch_tokens,
+    slo_ttft: Annotated[
+        float, typer.Option(parser=_duration, metavar="DURATION", help="Limit of the first token.")
+    ] = _DEFAULT.ttft_seconds,
+    slo_tpot: Annotated[
+        float, typer.Option(parser=_duration, metavar="DURATION", help="Limit of the mean gap.")
+    ] = _DEFAULT.tpot_seconds,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw the comparison: .png or .svg; needs headway[plot]."),
+    ] = None,
+    json_output: options.JsonOutput = False,
+) -> None:
+    """Run the real scheduler against modelled hardware, on a virtual clock, and compare policies."""
+    from headway.services.simulate import simulate as run_simulation
+    from headway.services.simulation_plot import check_plot, draw_plot
+    from headway.services.simulation_table import table
+
+    if plot is not None:
+        check_plot(plot)
+    simulated = run_simulation(
+        SimulateSettings(
+            policies=tuple(policy or _DEFAULT.policies),
+            trace=trace,
+            arrivals=arrivals,
+            rate=rate,
+            rate_scale=rate_scale,
+            duration=duration,
+            burstiness=burstiness,
+            prompt_tokens=prompt_tokens,
+            answer_tokens=answer_tokens,
+            max_tokens=max_tokens,
+            tenants=tenants,
+            seed=seed,
+            hardware=hardware,
+            model=model,
+            tensor_parallel=tensor_parallel,
+            coefficients=coefficients,
+            calibration=calibration,
+            kv_tokens=kv_tokens,
+            block_size=block_size,
+            max_sequences=max_sequences,
+            max_batch_tokens=max_batch_tokens,
+            ttft_seconds=slo_ttft,
+            tpot_seconds=slo_tpot,
+        )
+    )
+    if plot is not None:
+        draw_plot(plot, simulated)
+    if json_output:
+        print(json.dumps(simulated.figures))
+    else:
+        print("\n".join(table(simulated.figures)))

@@ -1,0 +1,42 @@
+"""What ``headway simulate`` is asked; light to import: the command line reads its defaults from here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from headway.services.hardware import Coefficients
+
+Process = Literal["trace", "poisson", "burst"]
+
+
+@dataclass(frozen=True, slots=True)
+class SimulateSettings:
+    """What is simulated. Durations are seconds, rates per second."""
+
+    policies: tuple[str, ...] = ("fcfs",)
+    trace: Path | None = None
+    arrivals: Process | None = None
+    """None: the trace as recorded if there is one, else Poisson."""
+    rate: float = 1.0
+    rate_scale: float = 1.0
+    duration: float | None = None
+    burstiness: float = 4.0
+    prompt_tokens: int = 512
+    answer_tokens: int = 128
+    max_tokens: int | None = None
+    """What clients ask for; None: the longest answer that comes."""
+    tenants: Path | None = None
+    seed: int = 0
+    hardware: str = "h100"
+    model: str = "llama-3.1-8b"
+    tensor_parallel: int | None = None
+    coefficients: Coefficients | None = None
+    calibration: Path | None = None
+    kv_tokens: int | None = None
+    block_size: int = 16
+    max_sequences: int = 256
+    max_batch_tokens: int = 2048
+    ttft_seconds: float = 1.0
+    tpot_seconds: float = 0.05
