@@ -25,6 +25,11 @@ class Runner(Protocol):
         ...
 
     @property
+    def host_slots(self) -> int:
+        """KV blocks that host memory holds for swapped requests; 0: it cannot swap."""
+        ...
+
+    @property
     def max_model_len(self) -> int:
         """Most tokens (prompt + answer) of one request, by the model and by the pool."""
         ...
@@ -42,8 +47,9 @@ class Runner(Protocol):
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step to its end. KV of earlier positions of each request is in its blocks already.
 
-        A plan may come twice, whole or one chunk at a time: writing KV again, learning a known key again and
-        forgetting an unknown one change nothing. Whatever it raises, the engine looks for the chunk at fault;
+        A plan may come twice, whole or one chunk at a time: writing KV again, copying again before that,
+        learning a known key again and forgetting an unknown one change nothing. A plan without chunks also
+        waits until every swap is complete. Whatever it raises, the engine looks for the chunk at fault;
         RequestError blames a request even if it runs alone, InvariantError is never covered up.
         """
         ...

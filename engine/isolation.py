@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headway.engine.errors import InvariantError, RequestError
 from headway.engine.interfaces import Runner
@@ -35,6 +35,9 @@ def execute_isolated(
     blamed = 0
     elapsed_seconds = 0.0
     running = {chunk.key for chunk in plan.chunks}
+    if plan.has_copies:
+        # Once more and before any chunk: the failed step may have come to none of them, or to all.
+        runner.execute(replace(plan, chunks=(), admitted=(), released=()))
     forgotten = tuple(key for key in plan.released if key not in running)
     for chunk in plan.chunks:
         admitted = announce(chunk.key)

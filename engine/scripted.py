@@ -90,6 +90,7 @@ class ScriptedRunner:
     ``answer``: from the prompt's ids to the ids to answer with, then EOS, instead of the hash.
     ``cost`` and ``sleep``: how long a step takes, and who waits for it.
     ``fails``: an exception to raise for a chunk, None to go on; asked before anything is done.
+    ``copy_delay``: how many executed plans later a swap is really done, as a slow bus would.
     """
 
     def __init__(
@@ -97,6 +98,8 @@ class ScriptedRunner:
         *,
         block_count: int = 256,
         block_size: int = 16,
+        host_slots: int = 0,
+        copy_delay: int = 0,
         max_model_len: int = 1024,
         vocab_size: int = ByteTokenizer.vocab_size,
         eos_token_ids: frozenset[int] = ByteTokenizer.eos_token_ids,
@@ -108,6 +111,7 @@ class ScriptedRunner:
     ) -> None:
         self.block_count = block_count
         self.block_size = block_size
+        self.host_slots = host_slots
         self.max_model_len = max_model_len
         self.vocab_size = vocab_size
         self.eos_token_ids = eos_token_ids
@@ -121,6 +125,10 @@ class ScriptedRunner:
         self._known: dict[RequestKey, Admitted] = {}
         # One word per slot: position and token id, so a slot read at the wrong position hashes differently.
         self._kv = array("Q", bytes(8 * block_count * block_size))
+        self._host = array("Q", bytes(8 * host_slots * block_size))
+        self._copy_delay = copy_delay
+        self._swaps: list[StepPlan] = []
+        """Plans whose swaps are still under way, oldest first."""
 
     @property
     def known_requests(self) -> int:
@@ -139,13 +147,14 @@ class ScriptedRunner:
             self._known.pop(key, None)
         for admitted in plan.admitted:
             self._known[admitted.key] = admitted
+        copied_step = self._copy(plan)
         for chunk in plan.chunks:
             self._write(chunk)
         sampled = tuple(self._sample(chunk) for chunk in plan.chunks if chunk.samples)
         elapsed_seconds = self._cost(plan)
         if self._sleep is not None:
             self._sleep(elapsed_seconds)
-        return StepResult(plan.step, sampled, elapsed_seconds)
+        return StepResult(plan.step, sampled, elapsed_seconds, copied_step)
 
     def reference(
         self, prompt_token_ids: Sequence[int], sampling: Sampling, max_tokens: int
@@ -161,6 +170,30 @@ class ScriptedRunner:
             if index >= sampling.min_tokens and (is_eos or token_id in sampling.stop_token_ids):
                 break
         return tuple(history[len(prompt) :])
+
+    def block(self, block: int) -> tuple[int, ...]:
+        """The words in a device block: position << 32 | token of each slot."""
+        return tuple(self._kv[block * self.block_size : (block + 1) * self.block_size])
+
+    def _copy(self, plan: StepPlan) -> int:
+        """Do the plan's copies and the swaps that are due; the step whose swaps are all done."""
+        size = self.block_size
+        for copy in plan.copies:
+            self._kv[copy.target * size : (copy.target + 1) * size] = array("Q", self.block(copy.source))
+        if plan.swaps_out or plan.swaps_in:
+            self._swaps.append(plan)
+        delay = self._copy_delay if plan.chunks else 0
+        while self._swaps and self._swaps[0].step <= plan.step - delay:
+            self._swap(self._swaps.pop(0))
+        return self._swaps[0].step - 1 if self._swaps else plan.step
+
+    def _swap(self, plan: StepPlan) -> None:
+        size = self.block_size
+        for copy in plan.swaps_out:
+            self._host[copy.target * size : (copy.target + 1) * size] = array("Q", self.block(copy.source))
+        for copy in plan.swaps_in:
+            stored = self._host[copy.source * size : (copy.source + 1) * size]
+            self._kv[copy.target * size : (copy.target + 1) * size] = stored
 
     def _write(self, chunk: Chunk) -> None:
         if chunk.key not in self._known:

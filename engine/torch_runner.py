@@ -14,6 +14,7 @@ from headway.engine.answer import Answer
 from headway.engine.checkpoint import Checkpoint
 from headway.engine.compute_dtype import compute_dtype
 from headway.engine.errors import InvariantError, ModelError
+from headway.engine.host_cache import HostCache
 from headway.engine.kv_cache import KVCache, block_bytes, block_count_within
 from headway.engine.model_config import ModelConfig
 from headway.engine.rope import rotary_tables
@@ -39,9 +40,11 @@ class TorchRunner:
         device: torch.device,
         max_model_len: int,
         clock: Callable[[], float],
+        host_slots: int = 0,
     ) -> None:
         self._model = model
         self._cache = cache
+        self._host = HostCache(cache, host_slots)
         self._max_model_len = max_model_len
         self._clock = clock
         self._vocab_size = config.vocab_size
@@ -63,6 +66,7 @@ class TorchRunner:
         checkpoint: Checkpoint,
         *,
         kv_cache_bytes: int,
+        host_cache_bytes: int = 0,
         dtype: str = "auto",
         device: str = "cpu",
         block_size: int = 16,
@@ -73,7 +77,8 @@ class TorchRunner:
     ) -> TorchRunner:
         """Load, lay out and warm up a model.
 
-        ``max_model_len`` lowers the model's own limit. ``available_bytes``: memory that may be taken on the
+        ``host_cache_bytes``: host memory for swapped requests; 0: never swap. ``max_model_len`` lowers the
+        model's own limit. ``available_bytes``: memory that may be taken on the
         device; None: do not check. ``threads``: torch's for this process; None: as they are. Raises
         ModelError, saying what to change.
         """
@@ -90,7 +95,16 @@ class TorchRunner:
             tables = rotary_tables(config.rope, config.head_dim, limit, number, place)
             model = TorchModel(config, load_weights(checkpoint, number, place), tables)
             cache = KVCache(config, block_count=blocks, block_size=block_size, dtype=number, device=place)
-        runner = cls(config, model, cache, dtype=number, device=place, max_model_len=limit, clock=clock)
+        runner = cls(
+            config,
+            model,
+            cache,
+            dtype=number,
+            device=place,
+            max_model_len=limit,
+            clock=clock,
+            host_slots=host_cache_bytes // block_bytes(config, block_size, number),
+        )
         warm_up(runner)
         return runner
 
@@ -103,6 +117,11 @@ class TorchRunner:
     def block_size(self) -> int:
         """Tokens per KV block."""
         return self._cache.block_size
+
+    @property
+    def host_slots(self) -> int:
+        """Blocks of swapped requests that host memory holds."""
+        return self._host.slot_count
 
     @property
     def max_model_len(self) -> int:
@@ -130,6 +149,7 @@ class TorchRunner:
         started = self._clock()
         self._update(plan.released, plan.admitted)
         answers = [self._answer(chunk) for chunk in plan.chunks]
+        self._host.move(plan)
         for answer, chunk in zip(answers, plan.chunks, strict=True):
             answer.learn(chunk)
         rows = [
@@ -139,7 +159,8 @@ class TorchRunner:
         if plan.chunks:
             logits = self._model.forward(self._pack(plan.chunks, answers), self._cache)
             sampled = self._sampler.sample(logits, rows) if rows else ()
-        return StepResult(plan.step, sampled, self._clock() - started)
+        copied_step = self._host.copied_step(plan.step, wait=not plan.chunks)
+        return StepResult(plan.step, sampled, self._clock() - started, copied_step)
 
     @torch.inference_mode()
     def logits(self, plan: StepPlan) -> Tensor:

@@ -130,7 +130,8 @@ class StepPlan:
 
     Order of effects, all of it after the plans before: forget ``released``, learn ``admitted``, ``swaps_out``
     (device block to host slot), ``copies`` (device to device), ``swaps_in`` (host slot to device block), run
-    ``chunks``. Swaps may still be under way when the result comes (``StepResult.copied_step``).
+    ``chunks``. Swaps may still be under way when the result comes (``StepResult.copied_step``), but a plan
+    without chunks waits for all of them.
     """
 
     step: int
