@@ -1,58 +1,106 @@
-"""Which waiting requests start in a step, and what each started prefill computes of it."""
+"""Which waiting requests start in a step, and who gives way for them."""
 
 from __future__ import annotations
 
-from headway.engine.blocks import BlockLedger
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
 from headway.engine.limits import StepLimits
+from headway.engine.memory import Memory
 from headway.engine.policy import Policy
+from headway.engine.preemption import Candidate, Preemption
 from headway.engine.request import Request
-from headway.engine.shares import floor_chunk, share_budget
+from headway.engine.shares import floor_chunk
 
 
-def start_waiting(
-    policy: Policy, ledger: BlockLedger, limits: StepLimits, active: list[Request], budget: int
-) -> list[Request]:
-    """Give block tables to the waiting requests that start now, in the policy's order, and return them.
+@dataclass(slots=True)
+class Admission:
+    """What became of the waiting requests of one step, in the making."""
 
-    - A start never takes the floor chunk from a prefill that has started (``active`` are all running requests
-      of the step, ``budget`` what its decodes leave).
-    - Blocks for the longest possible answer are reserved, so nothing started ever has to stop for memory.
-    - Bounded skipping: a request whose blocks do not fit lets those behind it pass, at most ``max_passes``
-      times; from then on nothing behind it starts while anything runs, so blocks come free until it fits.
-      While nothing can run (held requests sit on the blocks) waiting would not help: others may still pass.
-    """
-    started: list[Request] = []
-    if budget < 1 or not ledger.available_blocks:
-        return started
-    floor = floor_chunk(budget, limits.min_chunk_tokens)
-    promised = sum(min(floor, request.pending_tokens) for request in active if request.pending_tokens != 1)
-    passed: list[Request] = []
-    for request in policy.candidates():
-        wanted = min(floor, request.pending_tokens)
-        if len(active) + len(started) >= limits.max_sequences or (promised and promised + wanted > budget):
-            break
-        blocks = ledger.blocks_for(request.longest_tokens)
-        if blocks <= ledger.available_blocks:
-            request.table = ledger.open_table(blocks)
-            started.append(request)
-            promised += wanted
-            for earlier in passed:
-                earlier.passes += 1
-        else:
-            passed.append(request)
-        something_runs = bool(active or started)
-        if something_runs and (
-            len(passed) >= limits.max_looks or any(earlier.passes >= limits.max_passes for earlier in passed)
-        ):
-            break
-    return started
+    policy: Policy
+    memory: Memory
+    limits: StepLimits
+    active: list[Request]
+    """All running requests of the step, changed when one gives way."""
+    budget: int
+    """Prefill tokens of the step."""
+    start: Callable[[Request], None]
+    """Starts a request: gives it its blocks and moves it to the running ones."""
+    give_way: Callable[[Preemption], None]
+    candidate: Callable[[Request], Candidate]
+    """A running request as one that may give way."""
+    started: list[Request] = field(default_factory=list[Request])
 
+    def run(self, now: float) -> list[Request]:
+        """Start what may start now, in the policy's order, and return it.
 
-def grant_prefills(
-    policy: Policy, limits: StepLimits, prefills: list[Request], budget: int
-) -> list[tuple[Request, int]]:
-    """How many tokens of each prefill this step computes, in the policy's order; none: left out."""
-    ordered = policy.sort(prefills) if len(prefills) > 1 else prefills
-    floor = floor_chunk(budget, limits.min_chunk_tokens)
-    grants = share_budget([request.pending_tokens for request in ordered], budget, floor)
-    return [(request, tokens) for request, tokens in zip(ordered, grants, strict=True) if tokens]
+        - A start never takes the floor chunk from a prefill that has started.
+        - Bounded skipping: a request whose blocks do not fit lets those behind it pass, at most
+          ``max_passes`` times; from then on nothing behind it starts while anything runs, so blocks come free
+          until it fits. While nothing can run (held requests sit on the blocks) waiting would not help:
+          others may still pass.
+        - A request whose next block this step computes for another waits for it, without losing its turn.
+        - Where a better class finds no room, lower ones give way; then nobody else starts in this step.
+        """
+        if self.budget < 1:
+            return self.started
+        floor = floor_chunk(self.budget, self.limits.min_chunk_tokens)
+        promised = sum(min(floor, r.pending_tokens) for r in self.active if r.pending_tokens != 1)
+        passed: list[Request] = []
+        for request in self.policy.candidates(now, self.memory.cached_tokens):
+            wanted = min(floor, request.known_tokens - self.memory.cached_tokens(request))
+            if promised and promised + wanted > self.budget:
+                break
+            if self.memory.is_expected(request):
+                continue
+            if len(self.active) + len(self.started) >= self.limits.max_sequences:
+                self._displace(request, sequences=1)
+                break
+            if self.memory.has_room(request, self.active + self.started):
+                self._start(request, passed)
+                promised += wanted
+            elif self._displace(request, sequences=0):
+                break
+            else:
+                passed.append(request)
+            if self._is_barrier(passed):
+                break
+        return self.started
+
+    def _start(self, request: Request, passed: list[Request]) -> None:
+        self.start(request)
+        self.started.append(request)
+        self.memory.expect_more(request)
+        for earlier in passed:
+            earlier.passes += 1
+
+    def _is_barrier(self, passed: list[Request]) -> bool:
+        something_runs = bool(self.active or self.started)
+        return something_runs and (
+            len(passed) >= self.limits.max_looks
+            or any(earlier.passes >= self.limits.max_passes for earlier in passed)
+        )
+
+    def _displace(self, request: Request, sequences: int) -> bool:
+        """Let lower classes give way for a request; whether that happened, or is happening already."""
+        if not self.policy.has_classes or self.started or not self.memory.is_settled(request):
+            return False
+        blocks = self.memory.fresh_blocks(request) - self.memory.ledger.available_blocks
+        if 0 < blocks <= self.memory.coming_blocks:
+            return True
+        priority = request.spec.priority
+        lower = [r for r in self.active if r.spec.priority > priority and not r.is_pinned]
+        if not lower:
+            return False
+        victims = self.memory.choose(
+            [self.candidate(other) for other in lower],
+            max(0, blocks),
+            sequences=sequences,
+            above_priority=priority,
+        )
+        for victim in victims:
+            self.give_way(victim)
+            self.active.remove(victim.request)
+        if victims and self.memory.fits(request):
+            self._start(request, [])
+        return bool(victims)

@@ -104,7 +104,7 @@ class Engine:
             )
 
     def _execute(self, plan: StepPlan) -> StepResult:
-        if not plan.chunks:
+        if not plan.needs_runner:
             return StepResult(plan.step, (), 0.0)
         try:
             return self._runner.execute(plan)

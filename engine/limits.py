@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from headway.engine.values import Objective
+
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
@@ -25,11 +27,27 @@ class StepLimits:
     """How often later requests may start before one whose blocks do not fit yet; then all behind it wait."""
     max_looks: int = 16
     """Requests that do not fit which one step looks at, in order, while something else can run."""
+    max_skipped_steps: int = 8
+    """Steps in a row that may leave a decode out whose token is not due yet, to make time for prefills."""
+    max_step_seconds: float = 0.5
+    """Predicted time of one step, when no token is due earlier."""
+    min_step_seconds: float = 0.01
+    """The same, when tokens are due earlier: a step is not planned shorter for them."""
+    objectives: tuple[Objective, ...] = ()
+    """By class, best first; classes without one have no due times and decode in every step."""
+    is_overcommitted: bool = False
+    """Admit by the peak that answers of usual length need, not the longest; preempt when it was wrong."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if getattr(self, field.name) < 1:
-                raise ValueError(f"{field.name} is {getattr(self, field.name)}: give at least 1")
+            value = getattr(self, field.name)
+            if isinstance(value, int) and not isinstance(value, bool) and value < 1:
+                raise ValueError(f"{field.name} is {value}: give at least 1")
+        if not 0.0 < self.min_step_seconds <= self.max_step_seconds:
+            raise ValueError(
+                f"min_step_seconds ({self.min_step_seconds}) must be above 0 and at most max_step_seconds "
+                f"({self.max_step_seconds})"
+            )
         if self.max_step_tokens < self.max_sequences:
             raise ValueError(
                 f"max_step_tokens ({self.max_step_tokens}) is below max_sequences ({self.max_sequences}): "

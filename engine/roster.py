@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headway.engine.blocks import BlockLedger
 from headway.engine.errors import InvariantError, RequestError
 from headway.engine.line import Line, Rank
+from headway.engine.memory import Memory
 from headway.engine.policy import Policy
 from headway.engine.request import Request
 from headway.engine.values import Emission, FinishReason, RequestKey, RequestSpec
@@ -19,11 +19,11 @@ class Roster:
     an ``apply`` emits it) and its key in ``released`` (until a plan that tells the runner was applied).
     """
 
-    def __init__(self, ledger: BlockLedger, policy: Policy) -> None:
-        self._ledger = ledger
+    def __init__(self, memory: Memory, policy: Policy) -> None:
+        self._memory = memory
         self._policy = policy
         self._live: dict[str, Request] = {}
-        self._deadlines = Line()
+        self._deadlines: Line[Request] = Line()
         self.running: dict[str, Request] = {}
         self.farewells: dict[str, Emission] = {}
         self.released: dict[RequestKey, None] = {}
@@ -74,13 +74,43 @@ class Roster:
         self._live[request.key.request_id] = request
         if request.spec.deadline_seconds is not None:
             self._deadlines.add(_deadline_rank(request), request)
+        self._policy.join(request)
         self._policy.enqueue(request)
         self.has_changed = True
 
-    def start(self, request: Request) -> None:
+    def start(self, request: Request, now: float, cost: float) -> None:
         """Move a request that got its block table from the line to the running ones."""
-        self._policy.withdraw(request)
+        self._policy.start(request, now, cost)
         self.running[request.key.request_id] = request
+
+    def stop(self, request: Request) -> None:
+        """Move a request that lost its block table from the running ones to its place in the line."""
+        del self.running[request.key.request_id]
+        if request.computed_tokens == 0 and request.is_announced:
+            # The runner forgets it, and learns it afresh when it starts again.
+            self.released[request.key] = None
+            request.is_announced = False
+        if not request.is_held:
+            self._policy.enqueue(request)
+        self.has_changed = True
+
+    def move(self, request: Request, spec: RequestSpec) -> None:
+        """Give a live request another class or deadline."""
+        is_waiting = request.table is None and not request.is_held
+        if is_waiting:
+            self._policy.withdraw(request)
+        if not request.is_held:
+            self._policy.leave(request)
+        if request.spec.deadline_seconds is not None:
+            self._deadlines.discard(_deadline_rank(request))
+        request.spec = spec
+        if spec.deadline_seconds is not None:
+            self._deadlines.add(_deadline_rank(request), request)
+        if not request.is_held:
+            self._policy.join(request)
+        if is_waiting:
+            self._policy.enqueue(request)
+        self.has_changed = True
 
     def hold(self, request: Request) -> None:
         """Keep a request out of the steps; its blocks stay."""
@@ -88,12 +118,14 @@ class Roster:
             request.is_held = True
             if request.table is None:
                 self._policy.withdraw(request)
+            self._policy.leave(request)
 
     def unhold(self, request: Request) -> None:
         """Let a held request back to its old place."""
         if request.is_held:
             request.is_held = False
             self.has_changed = True
+            self._policy.join(request)
             if request.table is None:
                 self._policy.enqueue(request)
 
@@ -112,8 +144,7 @@ class Roster:
     def remove(self, request: Request) -> None:
         """Take a request out of all books, once.
 
-        Its blocks are free at once: a plan takes blocks only after the step before was executed. A runner
-        that is one step behind the plans needs a fence here.
+        Blocks that a step or a copy may still touch wait for its fence in the ledger.
         """
         del self._live[request.key.request_id]
         if request.spec.deadline_seconds is not None:
@@ -121,16 +152,20 @@ class Roster:
         self.has_changed = True
         if request.table is None:
             self._policy.withdraw(request)
-            return
-        del self.running[request.key.request_id]
-        self._ledger.close_table(request.table)
-        request.table = None
-        self.released[request.key] = None
+        else:
+            del self.running[request.key.request_id]
+        if not request.is_held:
+            self._policy.leave(request)
+        if request.table is not None or request.is_announced:
+            self.released[request.key] = None
+        self._memory.release(request)
 
     def check(self) -> None:
         """Recount from scratch; raises InvariantError on the first difference."""
-        self._ledger.check([r.table for r in self.running.values() if r.table is not None])
-        in_line = [request.key for request in self._policy.candidates()]
+        live = self._live.values()
+        self._memory.ledger.check([r.table for r in live if r.table is not None])
+        self._memory.host.check([r.parked for r in live if r.parked is not None])
+        in_line = [request.key for request in self._policy]
         waiting = set(in_line)
         for request_id, request in self._live.items():
             places = (
@@ -157,7 +192,9 @@ class Roster:
                 f"{request.key}: {request.computed_tokens} of {request.known_tokens} computed"
             )
         blocks = 0 if request.table is None else len(request.table.blocks)
-        if self._ledger.blocks_for(request.computed_tokens) > blocks:
+        if request.parked is not None:
+            blocks += len(request.parked.slots)
+        if self._memory.ledger.blocks_for(request.computed_tokens) > blocks:
             raise InvariantError(f"{request.key}: {request.computed_tokens} tokens in {blocks} blocks")
 
 

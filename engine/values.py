@@ -141,6 +141,13 @@ class StepPlan:
     copies: tuple[BlockCopy, ...] = ()
     swaps_out: tuple[BlockCopy, ...] = ()
     swaps_in: tuple[BlockCopy, ...] = ()
+    awaits_copies: bool = False
+    """Somebody waits for swaps under way: with nothing else to do, the runner waits for them."""
+
+    @property
+    def needs_runner(self) -> bool:
+        """Whether there is anything to execute; a plan without only carries last outputs to ``apply``."""
+        return bool(self.chunks) or self.has_copies or self.awaits_copies
 
     @property
     def has_copies(self) -> bool:

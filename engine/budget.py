@@ -1,0 +1,106 @@
+"""One step's budget: predicted time, from the token that is due first, under the caps in tokens.
+
+    order in a step      decodes that are due soon · prefills in fair order · other decodes · spare prefill
+    time                 smallest slack of the decodes in it, within [min_step_seconds, max_step_seconds]
+
+(FairBatching, arXiv 2510.14392.) Every delay is bounded: a decode is left out at most ``max_skipped_steps``
+times in a row, and prefills get their floor chunk in every step, however little time there is.
+"""
+
+from __future__ import annotations
+
+from headway.engine.cost_model import CostModel
+from headway.engine.limits import StepLimits
+from headway.engine.policy import Policy
+from headway.engine.request import Request
+from headway.engine.shares import floor_chunk, share_budget
+
+
+class StepBudget:
+    """What is left of one step. While the cost model is not trusted only tokens count."""
+
+    def __init__(self, limits: StepLimits, cost: CostModel, now: float) -> None:
+        self._limits = limits
+        self._cost = cost
+        self._now = now
+        self._is_timed = cost.is_trusted
+        self.tokens = limits.max_step_tokens
+        self.seconds = limits.max_step_seconds - cost.step_seconds() if self._is_timed else float("inf")
+
+    def split(self, decodes: list[Request]) -> tuple[list[Request], list[Request]]:
+        """Decodes that this step takes, and those whose token is not due before the longest step ends."""
+        if not self._is_timed:
+            return decodes, []
+        patient_from = self._now + self._limits.max_step_seconds
+        urgent: list[Request] = []
+        patient: list[Request] = []
+        for request in decodes:
+            due = request.due_seconds
+            waits = due is not None and due >= patient_from
+            is_patient = waits and request.skipped_steps < self._limits.max_skipped_steps
+            (patient if is_patient else urgent).append(request)
+        return urgent, patient
+
+    def take_decodes(self, decodes: list[Request]) -> None:
+        """Spend on decodes that the step must hold, and end the step before the first of them is late."""
+        self.tokens -= len(decodes)
+        if not self._is_timed:
+            return
+        due = min((r.due_seconds for r in decodes if r.due_seconds is not None), default=None)
+        if due is not None:
+            slack = max(due - self._now, self._limits.min_step_seconds)
+            self.seconds -= max(0.0, self._limits.max_step_seconds - slack)
+        self.seconds -= sum([self._cost.marginal_seconds(r.computed_tokens, 1) for r in decodes])
+
+    def prefill_tokens(self) -> int:
+        """Most tokens that prefills may take: what fits into the time at no context, but always a floor."""
+        if not self._is_timed or self.tokens <= 0:
+            return self.tokens
+        floor = min(self.tokens, self._limits.min_chunk_tokens)
+        rate = self._cost.marginal_seconds(0, 64) / 64
+        if rate * self.tokens <= self.seconds:
+            return self.tokens
+        return max(floor, int(max(0.0, self.seconds) / rate))
+
+    def grant_prefills(self, policy: Policy, prefills: list[Request]) -> list[tuple[Request, int]]:
+        """How many tokens of each prefill this step computes, in the policy's order; none: left out.
+
+        One chunk is longer than max(floor, budget / prefills) only where the others have no use for the rest.
+        """
+        tokens = self.prefill_tokens()
+        ordered = policy.sort(prefills) if len(prefills) > 1 else prefills
+        pending = [request.pending_tokens for request in ordered]
+        least = min(tokens, self._limits.min_chunk_tokens)
+        while True:
+            floor = floor_chunk(tokens, self._limits.min_chunk_tokens)
+            grants = share_budget(pending, tokens, floor)
+            seconds = self._seconds(ordered, grants)
+            if seconds <= self.seconds or tokens <= least:
+                break
+            # The time is convex in the tokens, so cutting in proportion is enough in one or two rounds.
+            tokens = max(least, min(tokens - 1, int(min(tokens, sum(grants)) * self.seconds / seconds)))
+        self.tokens -= sum(grants)
+        self.seconds -= seconds
+        return [(request, tokens) for request, tokens in zip(ordered, grants, strict=True) if tokens]
+
+    def take_patient(self, patient: list[Request], is_crowded: bool) -> list[Request]:
+        """The patient decodes that still fit, first the one left out longest; all unless ``is_crowded``."""
+        taken: list[Request] = []
+        for request in sorted(patient, key=lambda r: (-r.skipped_steps, r.due_seconds or 0.0, r.serial)):
+            seconds = self._cost.marginal_seconds(request.computed_tokens, 1)
+            if self.tokens < 1 or (is_crowded and seconds > self.seconds):
+                request.skipped_steps += 1
+                continue
+            self.tokens -= 1
+            self.seconds -= seconds
+            taken.append(request)
+        return taken
+
+    def _seconds(self, prefills: list[Request], grants: list[int]) -> float:
+        if not self._is_timed:
+            return 0.0
+        return sum(
+            self._cost.marginal_seconds(request.computed_tokens, tokens)
+            for request, tokens in zip(prefills, grants, strict=True)
+            if tokens
+        )

@@ -1,0 +1,169 @@
+"""How long a step takes, learned while it runs, and what a request's part in it is worth.
+
+    T = a + b·n + c·Σcontext + q·Σ m(p + m/2)        n      new tokens of the step
+                                                     context  tokens that a chunk attends to (its end)
+                                                     m, p   tokens and start of each chunk of more than one
+
+One model for steps of decodes alone, one for all others: their constants differ. Fitted by recursive least
+squares with forgetting (Ljung, System Identification, ch. 11), coefficients never below zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+SCALES: Final = (1.0, 64.0, 4096.0, 65536.0)
+"""Units of the four features inside the fit, so that none drowns the others."""
+FORGETTING: Final = 0.995
+"""A step counts half after about 140 more."""
+FIRST_VARIANCE: Final = 1e3
+MOST_VARIANCE: Final = 1e4
+"""Steps that teach nothing about a coefficient must not blow its variance up: no forgetting above this."""
+WARM_STEPS: Final = 16
+ERROR_SHARE: Final = 0.05
+"""Weight of the newest step in the tracked error."""
+MOST_ERROR: Final = 0.3
+"""Above this relative error predictions are not used."""
+MOST_CONTEXT_PRICE: Final = 1 / 64
+"""A context token read costs at most this share of a new token, whatever the fit says."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """What the model sees of a step."""
+
+    new_tokens: int
+    context_tokens: int
+    prefill_work: float
+    """Σ m(p + m/2) over chunks of more than one token; 0: a step of decodes alone."""
+
+
+def shape_of(chunks: Iterable[tuple[int, int]]) -> StepShape:
+    """The shape of a step whose chunks are (start, tokens)."""
+    new_tokens = context_tokens = 0
+    prefill_work = 0.0
+    for start, tokens in chunks:
+        new_tokens += tokens
+        context_tokens += start + tokens
+        if tokens > 1:
+            prefill_work += tokens * (start + tokens / 2)
+    return StepShape(new_tokens, context_tokens, prefill_work)
+
+
+class StepModel:
+    """One fitted line through step times. ``coefficients`` are a, b, c, q in seconds per unit."""
+
+    def __init__(self) -> None:
+        size = len(SCALES)
+        self._scaled = [0.0] * size
+        self._variance = [[FIRST_VARIANCE * (i == j) for j in range(size)] for i in range(size)]
+        self.steps = 0
+        self.error = 0.0
+        """Mean relative error of the predictions, newest steps first; meaningful once warm."""
+
+    @property
+    def coefficients(self) -> tuple[float, float, float, float]:
+        """a, b, c, q."""
+        a, b, c, q = (value / scale for value, scale in zip(self._scaled, SCALES, strict=True))
+        return a, b, c, q
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether predictions may be used."""
+        return self.steps >= WARM_STEPS and self.error <= MOST_ERROR
+
+    def predict(self, shape: StepShape) -> float:
+        """Seconds that a step of this shape takes."""
+        return _dot(self._scaled, _features(shape))
+
+    def observe(self, shape: StepShape, seconds: float) -> None:
+        """Learn from a step that took ``seconds``."""
+        x = _features(shape)
+        predicted = _dot(self._scaled, x)
+        surprise = seconds - predicted
+        self._track(abs(surprise) / max(seconds, 1e-9))
+        if self.is_trusted:
+            # One pause of the machine says nothing about the next step.
+            surprise = min(surprise, 4 * predicted)
+        self._learn(x, surprise)
+
+    def _track(self, error: float) -> None:
+        if self.steps >= WARM_STEPS // 2:
+            share = max(ERROR_SHARE, 1 / (1 + self.steps - WARM_STEPS // 2))
+            self.error += share * (min(error, 1.0) - self.error)
+        self.steps += 1
+
+    def _learn(self, x: list[float], surprise: float) -> None:
+        spread = [_dot(row, x) for row in self._variance]
+        is_blown_up = max(self._variance[i][i] for i in range(len(x))) > MOST_VARIANCE
+        forgetting = 1.0 if is_blown_up else FORGETTING
+        whole = forgetting + _dot(x, spread)
+        for i, spread_i in enumerate(spread):
+            gain = spread_i / whole
+            self._scaled[i] = max(0.0, self._scaled[i] + gain * surprise)
+            row = self._variance[i]
+            for j, spread_j in enumerate(spread):
+                row[j] = (row[j] - gain * spread_j) / forgetting
+
+
+class CostModel:
+    """Predicts steps, and prices work for the fairness ledger."""
+
+    def __init__(self) -> None:
+        self.decode = StepModel()
+        self.mixed = StepModel()
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether budgets may be seconds; False: they are tokens."""
+        return self.mixed.is_trusted and (self.decode.is_trusted or self.decode.steps < WARM_STEPS)
+
+    @property
+    def error(self) -> float:
+        """Relative error of the worse of the two models."""
+        return max(self.decode.error, self.mixed.error)
+
+    def predict(self, shape: StepShape) -> float:
+        """Seconds that a step of this shape takes; 0 while nothing is known."""
+        return self._model(shape).predict(shape)
+
+    def observe(self, shape: StepShape, seconds: float) -> None:
+        """Learn from a step."""
+        if seconds > 0.0:
+            self._model(shape).observe(shape, seconds)
+
+    def step_seconds(self) -> float:
+        """The part of a step that does not depend on what it computes."""
+        return self.mixed.coefficients[0]
+
+    def marginal_seconds(self, start: int, tokens: int) -> float:
+        """What computing ``tokens`` from ``start`` on adds to a step; convex in ``tokens``."""
+        _, b, c, q = self.mixed.coefficients
+        work = tokens * (start + tokens / 2) if tokens > 1 else 0.0
+        return b * tokens + c * (start + tokens) + q * work
+
+    def price(self, start: int, tokens: int) -> float:
+        """The same in units of one new token, so that it means something before anything is known.
+
+        Then, and where the fit is no good, each new token costs 1.
+        """
+        _, b, c, q = self.mixed.coefficients
+        if b <= 0.0 or not self.mixed.is_trusted:
+            return float(tokens)
+        work = tokens * (start + tokens / 2) if tokens > 1 else 0.0
+        reading = min(c / b, MOST_CONTEXT_PRICE) * (start + tokens)
+        return tokens + reading + min(q / b, MOST_CONTEXT_PRICE) * work
+
+    def _model(self, shape: StepShape) -> StepModel:
+        return self.mixed if shape.prefill_work else self.decode
+
+
+def _features(shape: StepShape) -> list[float]:
+    values = (1.0, shape.new_tokens, shape.context_tokens, shape.prefill_work)
+    return [value / scale for value, scale in zip(values, SCALES, strict=True)]
+
+
+def _dot(left: list[float], right: list[float]) -> float:
+    return sum(map(float.__mul__, left, right))

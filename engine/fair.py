@@ -1,0 +1,284 @@
+"""The fair policy: who starts next, in three layers that are never mixed into one score.
+
+class     strict bands, best first; a tenant that its band has left without a start for the age limit goes
+          ahead of the bands, oldest first
+tenant    inside a band by virtual time (``fairness.py``); tenants within a quantum of the first are equals,
+          and among them the longer cached prefix goes first, but nobody is displaced for ever
+request   inside a tenant by slack: deadline less predicted service, patience instead where there is none
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import count
+from typing import Final
+
+from headway.engine.fairness import Account, VirtualTimes
+from headway.engine.line import Line, Rank
+from headway.engine.request import Request
+
+MOST_DISPLACED: Final = 8
+"""How often tenants with a longer cached prefix may go before the first one."""
+WINDOW: Final = 16
+"""Tenants whose prefixes are compared."""
+
+
+class TenantQueue:
+    """What waits of one tenant in one class, least slack first."""
+
+    __slots__ = ("account", "displaced", "line", "place", "serial", "since")
+
+    def __init__(self, account: Account, serial: int) -> None:
+        self.account = account
+        self.serial = serial
+        self.line: Line[Request] = Line()
+        self.displaced = 0
+        self.since = float("-inf")
+        """When it last started a request, or since when something waits in it."""
+        self.place: tuple[Rank, Rank] | None = None
+        """Its ranks in the band's two lines while something waits in it."""
+
+
+class Band:
+    """The tenants of one class. A queue exists while its tenant has a live request here."""
+
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        self.times = VirtualTimes(weights)
+        self.queues: dict[str, TenantQueue] = {}
+        self.order: Line[TenantQueue] = Line()
+        """Queues in which something waits, by the position of their account."""
+        self.ages: Line[TenantQueue] = Line()
+        """The same, by age."""
+        self._moved: dict[TenantQueue, None] = {}
+        self._serial = count()
+
+    def join(self, tenant: str) -> None:
+        """One more live request."""
+        account = self.times.join(tenant)
+        if tenant not in self.queues:
+            self.queues[tenant] = TenantQueue(account, next(self._serial))
+
+    def leave(self, tenant: str) -> None:
+        """One live request less; it waits no more."""
+        self.times.leave(tenant)
+        if self.queues[tenant].account.live == 0:
+            del self.queues[tenant]
+
+    def place(self, queue: TenantQueue) -> None:
+        """Put a queue where its account and its age belong, or nowhere when nothing waits in it."""
+        if queue.place is not None:
+            self.order.discard(queue.place[0])
+            self.ages.discard(queue.place[1])
+            queue.place = None
+        self._moved.pop(queue, None)
+        if len(queue.line):
+            queue.place = ((queue.account.position, queue.serial), (queue.since, queue.serial))
+            self.order.add(queue.place[0], queue)
+            self.ages.add(queue.place[1], queue)
+
+    def charge(self, tenant: str, cost: float) -> None:
+        """Book service. Its place in the order is looked at when the order is needed, not in every step."""
+        self.times.charge(tenant, cost)
+        queue = self.queues.get(tenant)
+        if queue is not None and queue.place is not None:
+            self._moved[queue] = None
+
+    def settle(self) -> None:
+        """Put every queue whose account was charged where it belongs now."""
+        for queue in tuple(self._moved):
+            self.place(queue)
+
+
+class FairPolicy:
+    """Fair by class, tenant and deadline; see the module.
+
+    ``quantum_tokens`` (Q): service, in tokens per weight, within which tenants are equals; the price of
+    locality, about one long prompt. ``patience_seconds``: the slack of a request without a deadline, so that
+    a stream of urgent ones of its own tenant cannot hold it up for ever.
+    """
+
+    has_classes = True
+
+    def __init__(
+        self,
+        *,
+        weights: Mapping[str, float] | None = None,
+        age_limit_seconds: float = 60.0,
+        quantum_tokens: float = 1024.0,
+        patience_seconds: float = 60.0,
+    ) -> None:
+        self._weights = dict(weights or {})
+        self._age_limit_seconds = age_limit_seconds
+        self._quantum_tokens = quantum_tokens
+        self._patience_seconds = patience_seconds
+        self._bands: dict[int, Band] = {}
+        self._aged: Request | None = None
+        self._started_aged = False
+        self.waiting = 0
+
+    def __iter__(self) -> Iterator[Request]:
+        """All that wait, in no promised order."""
+        return (r for band in self._bands.values() for queue in band.order for r in queue.line)
+
+    @property
+    def next_due(self) -> float | None:
+        """It never waits for the clock alone."""
+        return None
+
+    def set_weight(self, tenant: str, weight: float) -> None:
+        """Service of a tenant counts by this weight from now on; raises ValueError unless it is above 0."""
+        if not weight > 0.0:
+            raise ValueError(f"the weight of tenant {tenant!r} is {weight}: give more than 0")
+        self._weights[tenant] = weight
+        for band in self._bands.values():
+            band.times.set_weight(tenant, weight)
+            if tenant in band.queues:
+                band.place(band.queues[tenant])
+
+    def times(self, priority: int) -> VirtualTimes:
+        """The accounts of a class."""
+        return self._band(priority).times
+
+    # -- Requests come and go --------------------------------------------------------------------------------
+
+    def join(self, request: Request) -> None:
+        """It may be scheduled from now on: its tenant is active."""
+        self._band(request.spec.priority).join(request.spec.tenant)
+
+    def leave(self, request: Request) -> None:
+        """It ended, or is held: what it owed is not owed any more."""
+        band = self._band(request.spec.priority)
+        queue = band.queues[request.spec.tenant]
+        self._forgive(queue, request, request.debt)
+        band.place(queue)
+        band.leave(request.spec.tenant)
+
+    def enqueue(self, request: Request) -> None:
+        """Let it wait."""
+        spec = request.spec
+        due = spec.arrival_seconds + self._patience_seconds
+        if spec.deadline_seconds is not None:
+            due = min(due, spec.deadline_seconds - request.service_seconds)
+        # What was preempted goes first in its tenant: part of its work is done.
+        request.rank = (request.preemptions == 0, due, spec.arrival_seconds, request.serial)
+        band = self._band(spec.priority)
+        queue = band.queues[spec.tenant]
+        self._forgive(queue, request, request.debt)  # it may come back from a preemption
+        if not len(queue.line):
+            queue.since = max(queue.since, spec.arrival_seconds)
+        queue.line.add(request.rank, request)
+        self.waiting += 1
+        band.place(queue)
+
+    def withdraw(self, request: Request) -> None:
+        """It waits no more; one that does not wait is ignored."""
+        band = self._band(request.spec.priority)
+        queue = band.queues.get(request.spec.tenant)
+        if queue is not None and queue.line.discard(request.rank):
+            self.waiting -= 1
+            band.place(queue)
+
+    def start(self, request: Request, now: float, cost: float) -> None:
+        """It runs from now on; ``cost`` is what its prefill will be charged, so that it counts at once."""
+        band = self._band(request.spec.priority)
+        queue = band.queues[request.spec.tenant]
+        first = band.order.first()
+        if first is not None and first[1] is not queue:
+            first[1].displaced += 1
+        queue.displaced = 0
+        queue.since = now
+        request.debt = cost
+        queue.account.debt += cost
+        self._started_aged = request is self._aged
+        request.is_pinned = request.is_pinned or self._started_aged
+        self.withdraw(request)
+
+    def over_share(self, request: Request) -> float:
+        """How far its tenant's position is above the smallest of its class."""
+        times = self._band(request.spec.priority).times
+        return times[request.spec.tenant].position - times.floor()
+
+    def charge(self, request: Request, cost: float) -> None:
+        """Book what a step computed of it; also after it ended, for the step that ran meanwhile."""
+        band = self._band(request.spec.priority)
+        queue = band.queues.get(request.spec.tenant)
+        if queue is not None:
+            self._forgive(queue, request, min(cost, request.debt))
+        band.charge(request.spec.tenant, cost)
+
+    # -- Who goes first --------------------------------------------------------------------------------------
+
+    def candidates(self, now: float, cached_tokens: Callable[[Request], int]) -> Iterator[Request]:
+        """What waits, first to start first; one just yielded may be started before the next is asked for."""
+        looked: dict[TenantQueue, int] = {}
+        bands = [self._bands[priority] for priority in sorted(self._bands)]
+        bands = [band for band in bands if len(band.order)]
+        aged = self._find_aged(bands[1:], now)
+        if aged is not None:
+            self._aged = request = aged.line[0]
+            yield request
+            looked[aged] = int(request.table is None)
+        self._aged = None
+        for band in bands:
+            band.settle()
+            while (queue := self._pick(band, looked, cached_tokens)) is not None:
+                request = queue.line[looked.get(queue, 0)]
+                yield request
+                if request.table is None:
+                    looked[queue] = looked.get(queue, 0) + 1
+
+    def sort(self, started: Iterable[Request]) -> list[Request]:
+        """Requests in the middle of their prefill, first to be served first."""
+
+        def key(request: Request) -> tuple[int, float, Rank]:
+            band = self._bands[request.spec.priority]
+            return request.spec.priority, band.times[request.spec.tenant].position, request.rank
+
+        return sorted(started, key=key)
+
+    def _find_aged(self, bands: list[Band], now: float) -> TenantQueue | None:
+        """The queue that waited longest over the age limit in a band that is not served.
+
+        The best band that waits needs none: virtual time serves each of its tenants in turn. Never twice in a
+        row, or an endless aged line would take the better bands' place for good.
+        """
+        if self._started_aged:
+            return None
+        fronts = [first for band in bands if (first := band.ages.first()) is not None]
+        if not fronts:
+            return None
+        (since, _), queue = min(fronts, key=lambda front: front[0])
+        return queue if now - since >= self._age_limit_seconds else None
+
+    def _pick(
+        self, band: Band, looked: dict[TenantQueue, int], cached_tokens: Callable[[Request], int]
+    ) -> TenantQueue | None:
+        """The queue to look at next: the longest cached prefix within a quantum of the first position."""
+        first: TenantQueue | None = None
+        chosen: TenantQueue | None = None
+        longest, limit, compared = -1, 0.0, 0
+        for queue in band.order:
+            place = looked.get(queue, 0)
+            if place >= len(queue.line):
+                continue
+            if first is None:
+                first, limit = queue, queue.account.position + self._quantum_tokens
+                if queue.displaced >= MOST_DISPLACED or self._quantum_tokens <= 0.0:
+                    return queue
+            elif queue.account.position > limit or compared >= WINDOW:
+                break
+            compared += 1
+            cached = cached_tokens(queue.line[place])
+            if cached > longest:
+                chosen, longest = queue, cached
+        return chosen
+
+    def _band(self, priority: int) -> Band:
+        if priority not in self._bands:
+            self._bands[priority] = Band(self._weights)
+        return self._bands[priority]
+
+    @staticmethod
+    def _forgive(queue: TenantQueue, request: Request, cost: float) -> None:
+        request.debt -= cost
+        queue.account.debt = max(0.0, queue.account.debt - cost)

@@ -1,0 +1,269 @@
+"""The memory side of the scheduler: how a request gets its blocks, gives way, and comes back.
+
+    waiting ──open──► running ──give_way──► waiting ──open──► …   recompute: without KV · swap: KV on the host
+
+Reserved in full, a started request never lacks a block. Overcommitted, only its known tokens are reserved;
+when the estimate was wrong somebody gives way, and who did so too often comes back reserved in full.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from headway.engine.blocks import BlockLedger, BlockTable
+from headway.engine.cost_model import CostModel
+from headway.engine.errors import InvariantError
+from headway.engine.host_pool import HostPool
+from headway.engine.overcommit import OutputQuantiles, PeakEstimate
+from headway.engine.preemption import (
+    Candidate,
+    Mode,
+    Preemption,
+    PreemptionCosts,
+    PreemptionLimits,
+    Preemptor,
+)
+from headway.engine.prefix_cache import HashChain
+from headway.engine.request import Request
+from headway.engine.values import BlockCopy, StepPlan
+
+RECOMPUTE_ONLY = PreemptionCosts(block_bytes=1.0, out_bytes_per_second=1e-9, in_bytes_per_second=1e-9)
+"""Without a host pool nothing is copied."""
+
+
+class Memory:
+    """Blocks, cache and host pool of one scheduler. ``costs``: what a swap costs; the rest is learned."""
+
+    def __init__(
+        self,
+        ledger: BlockLedger,
+        cost: CostModel,
+        *,
+        is_overcommitted: bool,
+        host: HostPool | None = None,
+        costs: PreemptionCosts = RECOMPUTE_ONLY,
+        limits: PreemptionLimits | None = None,
+    ) -> None:
+        self.ledger = ledger
+        self.host = host or HostPool(ledger, 0)
+        self.preemptor = Preemptor(ledger, limits or PreemptionLimits())
+        self.quantiles = OutputQuantiles()
+        self.preemptions = dict.fromkeys(Mode, 0)
+        """How often each mode was chosen."""
+        self.lost_tokens = 0
+        """Computed tokens that a preemption threw away."""
+        self._cost = cost
+        self._costs = costs
+        self._is_overcommitted = is_overcommitted
+        self._swaps_out: list[BlockCopy] = []
+        self._swaps_in: list[BlockCopy] = []
+        self._last_swap_step = 0
+        self._copied_step = 0
+
+    # -- The prefix cache ------------------------------------------------------------------------------------
+
+    def cached_tokens(self, request: Request) -> int:
+        """How much of a waiting request's KV is there already: cached, or parked on the host."""
+        if request.parked is not None:
+            return request.parked.tokens
+        return len(self._prefix(request)) * self.ledger.block_size
+
+    def is_expected(self, request: Request) -> bool:
+        """Whether this step computes, for another request, the next block that this one needs."""
+        if request.parked is not None:
+            return False
+        return self.ledger.cache.is_expected(self._chain(request), request.known_tokens)
+
+    def expect(self, prefills: Iterable[Request]) -> None:
+        """A new step, which computes more of these prefills."""
+        self.ledger.cache.forget_expected()
+        for request in prefills:
+            self.expect_more(request)
+
+    def expect_more(self, request: Request) -> None:
+        """This step starts to compute a request."""
+        self.ledger.cache.expect(self._chain(request), request.computed_tokens)
+
+    def publish(self, request: Request, start: int, end: int) -> None:
+        """The step has computed ``[start, end)``: full blocks may be hit from now on."""
+        size = self.ledger.block_size
+        if request.table is not None and end // size > start // size:
+            self.ledger.publish(request.table, self._chain(request), end)
+
+    # -- Blocks come -----------------------------------------------------------------------------------------
+
+    def fresh_blocks(self, request: Request) -> int:
+        """Blocks that must be available for it to run, beyond those it finds."""
+        if request.parked is not None:
+            found = self.ledger.survivors(request.parked.incarnations)
+        else:
+            found = self._prefix(request)
+        revived = sum(self.ledger.cache.is_evictable(block) for block in found)
+        return max(0, self._wanted_blocks(request) - len(found)) + revived
+
+    def has_room(self, request: Request, running: list[Request]) -> bool:
+        """Whether it may start now, beside ``running``, and probably stay."""
+        if not self.fits(request):
+            return False
+        if request.preemptions and not self.preemptor.may_return(self.fresh_blocks(request), len(running)):
+            return False
+        return not running or not self._is_overcommitted or self._is_below_peak(request, running)
+
+    def fits(self, request: Request) -> bool:
+        """Whether its blocks are there now."""
+        return self.is_settled(request) and self.fresh_blocks(request) <= self.ledger.available_blocks
+
+    def is_settled(self, request: Request) -> bool:
+        """Whether nothing is under way that it would have to wait for before it starts."""
+        return request.parked is None or self.host.is_settled(request.parked)
+
+    def open(self, request: Request, step: int) -> None:
+        """Give it its table; what the cache or the host holds of it counts as computed."""
+        if request.parked is not None:
+            wanted = self._wanted_blocks(request)
+            request.table, copies = self.host.swap_in(request.parked, wanted, step)
+            request.parked = None
+            self._swaps_in += copies
+            self._last_swap_step = step
+            return
+        prefix = self._prefix(request)
+        request.table = self.ledger.open_table(self._wanted_blocks(request), prefix)
+        request.computed_tokens = len(prefix) * self.ledger.block_size
+        request.charged_tokens = max(request.charged_tokens, request.computed_tokens)
+
+    def release(self, request: Request) -> None:
+        """It ended: everything it holds comes back."""
+        if request.table is not None:
+            self.ledger.close_table(request.table)
+            request.table = None
+        if request.parked is not None:
+            self.host.drop(request.parked)
+            request.parked = None
+
+    # -- Blocks go -------------------------------------------------------------------------------------------
+
+    def lacking(self, request: Request) -> int:
+        """Blocks beyond its reservation that its next token takes."""
+        table = _table(request)
+        held = len(table.blocks) + table.reserved_blocks
+        return max(0, self.ledger.blocks_for(request.computed_tokens + 1) - held)
+
+    def kept_tokens(self, request: Request) -> int:
+        """Of its computed tokens, those that the cache keeps when it gives way (until they are evicted)."""
+        return 0 if request.table is None else request.table.published_blocks * self.ledger.block_size
+
+    def grow(self, request: Request, step: int) -> None:
+        """Take the block for its next token, beyond its reservation."""
+        self.ledger.extend(_table(request), request.computed_tokens + 1, step)
+
+    def load(self) -> dict[str, float]:
+        """Counts for metrics."""
+        return {
+            "kv_blocks_reserved": float(self.ledger.reserved_blocks),
+            "kv_blocks_cached": float(self.ledger.cached_blocks),
+            "host_slots_used": float(self.host.used_slots),
+            "preemption_lost_tokens": float(self.lost_tokens),
+            **{f"preemptions_{mode.value}": float(count) for mode, count in self.preemptions.items()},
+        }
+
+    @property
+    def coming_blocks(self) -> int:
+        """Blocks that come free by themselves once copies under way are complete."""
+        return self.ledger.swapping_blocks + self.ledger.limbo_blocks
+
+    def choose(
+        self,
+        candidates: list[Candidate],
+        blocks: int,
+        *,
+        sequences: int = 0,
+        above_priority: int = -1,
+        load: float = 1.0,
+        step_seconds: float = 0.0,
+    ) -> tuple[Preemption, ...]:
+        """Who of the candidates gives way for so many blocks and places; empty: nobody."""
+        _, b, _, q = self._cost.mixed.coefficients
+        costs = replace(self._costs, seconds_per_token=b, seconds_per_token_squared=q, load=load)
+        return self.preemptor.choose(
+            candidates,
+            blocks,
+            costs,
+            free_slots=self.host.free_slots,
+            needed_sequences=sequences,
+            above_priority=above_priority,
+            step_seconds=step_seconds,
+        )
+
+    def give_way(self, preemption: Preemption, step: int) -> None:
+        """Take a request's blocks as chosen; it has no table afterwards."""
+        request = preemption.request
+        table = _table(request)
+        request.preemptions += 1
+        self.preemptions[preemption.mode] += 1
+        if preemption.mode is Mode.SWAP:
+            request.parked, copies = self.host.swap_out(table, request.computed_tokens, step)
+            self._swaps_out += copies
+            self._last_swap_step = step
+        else:
+            self.lost_tokens += request.computed_tokens
+            self.ledger.close_table(table)
+            request.computed_tokens = 0
+        request.table = None
+
+    # -- Copies travel with plans ----------------------------------------------------------------------------
+
+    @property
+    def is_swapping(self) -> bool:
+        """Whether a swap is planned or under way."""
+        return self._last_swap_step > self._copied_step
+
+    def with_copies(self, plan: StepPlan) -> StepPlan:
+        """The plan with all copies that no applied plan has carried yet, so a dropped plan loses none."""
+        if not (self._swaps_out or self._swaps_in):
+            return plan
+        return replace(plan, swaps_out=tuple(self._swaps_out), swaps_in=tuple(self._swaps_in))
+
+    def complete(self, plan: StepPlan, copied_step: int | None) -> None:
+        """The plan was executed; swaps of plans up to ``copied_step`` (None: this one's too) are done."""
+        del self._swaps_out[: len(plan.swaps_out)]
+        del self._swaps_in[: len(plan.swaps_in)]
+        copied = plan.step if copied_step is None else copied_step
+        self._copied_step = max(self._copied_step, copied)
+        self.ledger.complete(plan.step, copied)
+        self.host.complete(copied)
+
+    # -- Parts -----------------------------------------------------------------------------------------------
+
+    def _wanted_blocks(self, request: Request) -> int:
+        if self._is_overcommitted and not self.preemptor.is_pinned(request):
+            return self.ledger.blocks_for(request.known_tokens + 1)
+        return self.ledger.blocks_for(request.longest_tokens)
+
+    def _is_below_peak(self, request: Request, running: list[Request]) -> bool:
+        estimate = PeakEstimate([self._need(other, len(_table(other).blocks)) for other in running])
+        current, remaining = self._need(request, self.ledger.blocks_for(request.known_tokens))
+        return estimate.with_one_more(current, remaining) <= self.ledger.block_count
+
+    def _need(self, request: Request, blocks: int) -> tuple[float, float]:
+        """(blocks now, blocks it will still take) of a request by what its tenant's answers usually get."""
+        left = self.quantiles.remaining_tokens(
+            request.spec.tenant, request.generated_tokens, request.spec.max_tokens
+        )
+        needed = (request.known_tokens + left) / self.ledger.block_size
+        return float(blocks), max(0.0, math.ceil(needed) - blocks)
+
+    def _chain(self, request: Request) -> HashChain:
+        if request.chain is None:
+            request.chain = self.ledger.cache.chain(request.tokens, request.spec.tenant)
+        return request.chain
+
+    def _prefix(self, request: Request) -> tuple[int, ...]:
+        return self.ledger.cache.match(self._chain(request), request.known_tokens)
+
+
+def _table(request: Request) -> BlockTable:
+    if request.table is None:
+        raise InvariantError(f"{request.key} has no block table")
+    return request.table
