@@ -31,15 +31,15 @@ class BlockTable:
     ``blocks`` is replaced only when it grows, so ``is`` tells a change.
     """
 
-    __slots__ = ("blocks", "last_step", "may_publish", "published_blocks", "reserved_blocks")
+    __slots__ = ("blocks", "last_step", "published_blocks", "reserved_blocks", "resets")
 
-    def __init__(self, reserved_blocks: int, prefix: tuple[int, ...] = ()) -> None:
+    def __init__(self, reserved_blocks: int, prefix: tuple[int, ...] = (), resets: int = 0) -> None:
         self.blocks = prefix
         self.reserved_blocks = reserved_blocks
         self.published_blocks = len(prefix)
         """Its first so many blocks are in the prefix cache's map."""
-        self.may_publish = True
-        """False once the weights changed under it."""
+        self.resets = resets
+        """The cache's resets when its KV was begun: after another one it belongs to old weights."""
         self.last_step = 0
         """The last planned step that touches its blocks: their fence."""
 
@@ -161,7 +161,7 @@ class BlockLedger:
             raise InvariantError(
                 f"{blocks - len(prefix)} blocks reserved with only {self.available_blocks} available"
             )
-        table = BlockTable(max(0, blocks - len(prefix)), prefix)
+        table = BlockTable(max(0, blocks - len(prefix)), prefix, self.cache.resets)
         for block in prefix:
             self._share(block)
         self._tables.add(table)
@@ -198,7 +198,7 @@ class BlockLedger:
         full = tokens // self.block_size
         table = self.open_table(max(blocks, self.blocks_for(tokens)), parent.blocks[:full])
         table.published_blocks = min(full, parent.published_blocks)
-        table.may_publish = parent.may_publish
+        table.resets = parent.resets
         if tokens == full * self.block_size:
             return table, None
         parent.last_step = max(parent.last_step, step)
@@ -218,7 +218,7 @@ class BlockLedger:
         Stops at a block whose content another block already stands for: it stays private, and so does what
         follows it, so that whoever holds a published block holds its ancestors.
         """
-        if not table.may_publish:
+        if table.resets != self.cache.resets:
             return
         for index in range(table.published_blocks, computed_tokens // self.block_size):
             if not self.cache.publish(chain, index, table.blocks[index]):
@@ -273,8 +273,6 @@ class BlockLedger:
 
     def reset_cache(self, weights_version: str) -> None:
         """New weights: no block computed by the old ones is ever hit again."""
-        for table in self._tables:
-            table.may_publish = False
         for block in self.cache.reset(weights_version):
             self._free.append(block)
 

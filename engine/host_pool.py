@@ -26,6 +26,8 @@ class Parked:
     """Its copy to the host is part of this step."""
     incarnations: tuple[tuple[int, int], ...]
     """Its published device blocks; those that still hold the same bytes are shared again, not copied."""
+    resets: int
+    """Of its table: which weights its KV is of."""
 
 
 class HostPool:
@@ -62,7 +64,7 @@ class HostPool:
             raise InvariantError(f"{count} blocks swapped out with {len(self._free)} slots, or fenced")
         slots = tuple([self._free.pop() for _ in range(count)])
         copies = tuple(map(BlockCopy, table.blocks[:count], slots))
-        parked = Parked(slots, tokens, step, self._ledger.incarnations(table))
+        parked = Parked(slots, tokens, step, self._ledger.incarnations(table), table.resets)
         self._ledger.hold_closed(table, step)
         self._parked.add(parked)
         return parked, copies
@@ -88,6 +90,7 @@ class HostPool:
         kept = len(survivors)
         table = self._ledger.open_table(max(blocks, self._ledger.blocks_for(parked.tokens)), survivors)
         fresh = self._ledger.extend(table, parked.tokens)[kept:]
+        table.resets = parked.resets
         self._ledger.hold_open(fresh, step)
         self._parked.remove(parked)
         self._leaving.append((step, parked.slots))

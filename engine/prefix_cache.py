@@ -28,12 +28,12 @@ class HashChain:
 
     __slots__ = ("adapter", "digests", "matched_blocks", "reset", "shared_blocks", "tenant", "tokens")
 
-    def __init__(self, tokens: list[int], tenant: str, adapter: str, shared_blocks: int) -> None:
+    def __init__(self, tokens: list[int], tenant: str, adapter: str) -> None:
         self.tokens = tokens
         self.tenant = tenant
         self.adapter = adapter
-        self.shared_blocks = shared_blocks
-        """Its first so many blocks lie inside a prefix that all tenants may share."""
+        self.shared_blocks = 0
+        """Of the digests, those of blocks inside a prefix that all tenants may share."""
         self.digests: list[bytes] = []
         self.matched_blocks = 0
         self.reset = 0
@@ -61,9 +61,9 @@ class PrefixCache:
         self._block_size = block_size
         self._is_enabled = is_enabled
         self._weights_version = weights_version
-        # Longest first: a prompt shares as much as the operator allows.
-        self._shared_prefixes = sorted(map(list, shared_prefixes), key=len, reverse=True)
-        self._resets = 0
+        self._shared_prefixes = [list(prefix) for prefix in shared_prefixes]
+        self.resets = 0
+        """How often the weights changed."""
         self._blocks: dict[bytes, int] = {}
         self._published: dict[int, tuple[bytes, str | None, bytes | None]] = {}
         """Block to its digest, owner and parent's digest."""
@@ -80,18 +80,13 @@ class PrefixCache:
 
     def chain(self, tokens: list[int], tenant: str, adapter: str = "") -> HashChain:
         """The chain of a request; ``tokens`` is its own list and only ever grows."""
-        shared = 0
-        for prefix in self._shared_prefixes:
-            if tokens[: len(prefix)] == prefix:
-                shared = len(prefix) // self._block_size
-                break
-        return HashChain(tokens, tenant, adapter, shared)
+        return HashChain(tokens, tenant, adapter)
 
     def digest(self, chain: HashChain, index: int) -> bytes:
         """The digest of the chain's block ``index``, which must be full."""
-        if chain.reset != self._resets:
+        if chain.reset != self.resets:
             chain.digests.clear()
-            chain.matched_blocks, chain.reset = 0, self._resets
+            chain.shared_blocks, chain.matched_blocks, chain.reset = 0, 0, self.resets
         size = self._block_size
         while len(chain.digests) <= index:
             place = len(chain.digests)
@@ -99,6 +94,7 @@ class PrefixCache:
             words = array("Q", chain.tokens[place * size : (place + 1) * size])
             if len(words) != size:
                 raise InvariantError(f"block {place} is not full: it has no digest")
+            chain.shared_blocks += place == chain.shared_blocks and self._is_shared(chain.tokens, place)
             scope = self._scope(chain.owner(place), chain.adapter)
             chain.digests.append(hashlib.sha256(parent + scope + words.tobytes()).digest())
         return chain.digests[index]
@@ -212,7 +208,7 @@ class PrefixCache:
         """Forget every content, for new weights; returns the blocks that were evictable and are free now."""
         freed = tuple(self.evictable())
         self._weights_version = weights_version
-        self._resets += 1
+        self.resets += 1
         for held in (self._blocks, self._published, self._evictable, self._shares, self._scopes):
             held.clear()
         self._expected.clear()
@@ -220,6 +216,11 @@ class PrefixCache:
         return freed
 
     # -- Parts -----------------------------------------------------------------------------------------------
+
+    def _is_shared(self, tokens: list[int], place: int) -> bool:
+        """Whether the block ends inside a shared prefix; says nothing of what comes after the block."""
+        end = (place + 1) * self._block_size
+        return any(len(prefix) >= end and prefix[:end] == tokens[:end] for prefix in self._shared_prefixes)
 
     def _scope(self, salt: str | None, adapter: str) -> bytes:
         scope = self._scopes.get((salt, adapter))
