@@ -31,7 +31,7 @@ class BlockTable:
     ``blocks`` is replaced only when it grows, so ``is`` tells a change.
     """
 
-    __slots__ = ("blocks", "last_step", "published_blocks", "reserved_blocks", "resets")
+    __slots__ = ("blocks", "last_step", "published_blocks", "reserved_blocks", "resets", "swap_step")
 
     def __init__(self, reserved_blocks: int, prefix: tuple[int, ...] = (), resets: int = 0) -> None:
         self.blocks = prefix
@@ -42,6 +42,8 @@ class BlockTable:
         """The cache's resets when its KV was begun: after another one it belongs to old weights."""
         self.last_step = 0
         """The last planned step that touches its blocks: their fence."""
+        self.swap_step = 0
+        """The step whose swap fills its blocks: before that is complete they hold nothing."""
 
 
 class CopyHold:
@@ -76,6 +78,7 @@ class BlockLedger:
         self._reserved_blocks = 0
         self._swapping_blocks = 0
         self._finished_step = 0
+        self._copied_step = 0
 
     # -- Counts ----------------------------------------------------------------------------------------------
 
@@ -146,8 +149,12 @@ class BlockLedger:
         )
 
     def is_fenced(self, table: BlockTable) -> bool:
-        """Whether a planned step that touches its blocks is not known to be finished."""
-        return table.last_step > self._finished_step
+        """Whether a planned step or swap that touches its blocks is not known to be finished."""
+        return table.last_step > self._finished_step or table.swap_step > self._copied_step
+
+    def is_arriving(self, table: BlockTable) -> bool:
+        """Whether the swap that fills its blocks is under way: no step may compute on them yet."""
+        return table.swap_step > self._copied_step
 
     # -- Tables ----------------------------------------------------------------------------------------------
 
@@ -173,8 +180,8 @@ class BlockLedger:
 
         ``step``: the step that will touch the blocks. Raises InvariantError when ``shortage`` is not 0.
         """
-        missing = self.blocks_for(tokens) - len(table.blocks)
-        if missing > 0:
+        if tokens > len(table.blocks) * self.block_size:
+            missing = self.blocks_for(tokens) - len(table.blocks)
             promised = min(missing, table.reserved_blocks)
             if table not in self._tables or missing - promised > self.available_blocks:
                 raise InvariantError(
@@ -184,7 +191,8 @@ class BlockLedger:
             table.reserved_blocks -= promised
             self._reserved_blocks -= promised
             table.blocks = (*table.blocks, *[self._take() for _ in range(missing)])
-        table.last_step = max(table.last_step, step)
+        if step > table.last_step:  # noqa: PLR1730 -- once per request and step: max() costs three times as much
+            table.last_step = step
         return table.blocks
 
     def fork_table(
@@ -238,8 +246,9 @@ class BlockLedger:
         self._holds.append(hold)
         return hold
 
-    def hold_open(self, blocks: tuple[int, ...], step: int) -> CopyHold:
+    def hold_open(self, table: BlockTable, blocks: tuple[int, ...], step: int) -> CopyHold:
         """References for the swap of ``step`` that fills blocks of an open table."""
+        table.swap_step = step
         for block in blocks:
             self._references[block] += 1
             self._pins[block] += 1
@@ -250,8 +259,8 @@ class BlockLedger:
     def complete(self, step: int, copied_step: int | None = None) -> None:
         """Steps up to ``step`` and swaps up to ``copied_step`` (None: ``step``) touch nothing any more."""
         self._finished_step = max(self._finished_step, step)
-        copied_step = step if copied_step is None else copied_step
-        for hold in [hold for hold in self._holds if hold.step <= copied_step]:
+        self._copied_step = max(self._copied_step, step if copied_step is None else copied_step)
+        for hold in [hold for hold in self._holds if hold.step <= self._copied_step]:
             self._holds.remove(hold)
             self._close_hold(hold)
         for block in [b for b in self._limbo if self._fences[b] <= self._finished_step]:

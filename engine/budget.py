@@ -50,7 +50,9 @@ class StepBudget:
         if due is not None:
             slack = max(due - self._now, self._limits.min_step_seconds)
             self.seconds -= max(0.0, self._limits.max_step_seconds - slack)
-        self.seconds -= sum([self._cost.marginal_seconds(r.computed_tokens, 1) for r in decodes])
+        self.seconds -= self._cost.decode_seconds(
+            len(decodes), sum([request.computed_tokens for request in decodes])
+        )
 
     def prefill_tokens(self) -> int:
         """Most tokens that prefills may take: what fits into the time at no context, but always a floor."""
@@ -85,6 +87,8 @@ class StepBudget:
 
     def take_patient(self, patient: list[Request], is_crowded: bool) -> list[Request]:
         """The patient decodes that still fit, first the one left out longest; all unless ``is_crowded``."""
+        if not is_crowded and len(patient) <= self.tokens:
+            return patient
         taken: list[Request] = []
         for request in sorted(patient, key=lambda r: (-r.skipped_steps, r.due_seconds or 0.0, r.serial)):
             seconds = self._cost.marginal_seconds(request.computed_tokens, 1)

@@ -5,7 +5,8 @@
                                                      m, p   tokens and start of each chunk of more than one
 
 One model for steps of decodes alone, one for all others: their constants differ. Fitted by recursive least
-squares with forgetting (Ljung, System Identification, ch. 11), coefficients never below zero.
+squares of the relative error with forgetting (Ljung, System Identification, ch. 11), coefficients never below
+zero.
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ from typing import Final
 
 SCALES: Final = (1.0, 64.0, 4096.0, 65536.0)
 """Units of the four features inside the fit, so that none drowns the others."""
-FORGETTING: Final = 0.995
-"""A step counts half after about 140 more."""
-FIRST_VARIANCE: Final = 1e3
-MOST_VARIANCE: Final = 1e4
-"""Steps that teach nothing about a coefficient must not blow its variance up: no forgetting above this."""
+FORGETTING: Final = 0.99
+"""A step counts half after about 70 more."""
+NOISE: Final = 0.01
+"""Variance of a step's time, relative to it (a tenth up or down is nothing special)."""
 WARM_STEPS: Final = 16
 ERROR_SHARE: Final = 0.05
 """Weight of the newest step in the tracked error."""
@@ -53,21 +53,18 @@ def shape_of(chunks: Iterable[tuple[int, int]]) -> StepShape:
 
 
 class StepModel:
-    """One fitted line through step times. ``coefficients`` are a, b, c, q in seconds per unit."""
+    """One fitted line through step times."""
 
     def __init__(self) -> None:
         size = len(SCALES)
         self._scaled = [0.0] * size
-        self._variance = [[FIRST_VARIANCE * (i == j) for j in range(size)] for i in range(size)]
+        self.coefficients = (0.0, 0.0, 0.0, 0.0)
+        """a, b, c, q in seconds per unit."""
+        self._variance: list[list[float]] = []
+        self._first_variance: list[float] = []
         self.steps = 0
         self.error = 0.0
         """Mean relative error of the predictions, newest steps first; meaningful once warm."""
-
-    @property
-    def coefficients(self) -> tuple[float, float, float, float]:
-        """a, b, c, q."""
-        a, b, c, q = (value / scale for value, scale in zip(self._scaled, SCALES, strict=True))
-        return a, b, c, q
 
     @property
     def is_trusted(self) -> bool:
@@ -80,13 +77,18 @@ class StepModel:
 
     def observe(self, shape: StepShape, seconds: float) -> None:
         """Learn from a step that took ``seconds``."""
-        x = _features(shape)
-        predicted = _dot(self._scaled, x)
-        surprise = seconds - predicted
-        self._track(abs(surprise) / max(seconds, 1e-9))
-        if self.is_trusted:
-            # One pause of the machine says nothing about the next step.
-            surprise = min(surprise, 4 * predicted)
+        seconds = max(seconds, 1e-9)
+        # Relative to the step's time: short steps count as much as long ones, and one pause of the machine
+        # next to nothing.
+        x = [value / seconds for value in _features(shape)]
+        if not self._variance:
+            # At first each coefficient alone may explain the whole step.
+            self._first_variance = [1.0 / max(value, 1e-3 / seconds) ** 2 for value in x]
+            self._variance = [
+                [first * (i == j) for j in range(len(x))] for i, first in enumerate(self._first_variance)
+            ]
+        surprise = 1.0 - _dot(self._scaled, x)
+        self._track(abs(surprise))
         self._learn(x, surprise)
 
     def _track(self, error: float) -> None:
@@ -96,16 +98,34 @@ class StepModel:
         self.steps += 1
 
     def _learn(self, x: list[float], surprise: float) -> None:
-        spread = [_dot(row, x) for row in self._variance]
-        is_blown_up = max(self._variance[i][i] for i in range(len(x))) > MOST_VARIANCE
+        variance = self._variance
+        spread = [_dot(row, x) for row in variance]
+        # No forgetting where nothing new is learned: a variance never grows above its first value.
+        is_blown_up = any(variance[i][i] > first for i, first in enumerate(self._first_variance))
         forgetting = 1.0 if is_blown_up else FORGETTING
-        whole = forgetting + _dot(x, spread)
+        whole = forgetting * NOISE + _dot(x, spread)
         for i, spread_i in enumerate(spread):
             gain = spread_i / whole
-            self._scaled[i] = max(0.0, self._scaled[i] + gain * surprise)
-            row = self._variance[i]
+            self._scaled[i] += gain * surprise
+            row = variance[i]
             for j, spread_j in enumerate(spread):
                 row[j] = (row[j] - gain * spread_j) / forgetting
+        self._project()
+        a, b, c, q = (value / scale for value, scale in zip(self._scaled, SCALES, strict=True))
+        self.coefficients = (a, b, c, q)
+
+    def _project(self) -> None:
+        """Bring negative coefficients to zero, letting the others take over what they explained."""
+        scaled = self._scaled
+        for _ in scaled:
+            worst = min(range(len(scaled)), key=scaled.__getitem__)
+            if scaled[worst] >= 0.0:
+                return
+            share = scaled[worst] / max(self._variance[worst][worst], 1e-300)
+            for j, row in enumerate(self._variance):
+                scaled[j] -= row[worst] * share
+            scaled[worst] = 0.0
+        self._scaled = [max(0.0, value) for value in scaled]
 
 
 class CostModel:
@@ -114,6 +134,8 @@ class CostModel:
     def __init__(self) -> None:
         self.decode = StepModel()
         self.mixed = StepModel()
+        self._prices = (0.0, 0.0)
+        """Of a token of context, and of a unit of prefill work, where a new token costs 1."""
 
     @property
     def is_trusted(self) -> bool:
@@ -133,6 +155,14 @@ class CostModel:
         """Learn from a step."""
         if seconds > 0.0:
             self._model(shape).observe(shape, seconds)
+            _, b, c, q = self.mixed.coefficients
+            if b > 0.0 and self.mixed.is_trusted:
+                self._prices = min(c / b, MOST_CONTEXT_PRICE), min(q / b, MOST_CONTEXT_PRICE)
+
+    def decode_seconds(self, count: int, context_tokens: int) -> float:
+        """What ``count`` decodes with so much context in all add to a step."""
+        _, b, c, _ = self.mixed.coefficients
+        return b * count + c * context_tokens
 
     def step_seconds(self) -> float:
         """The part of a step that does not depend on what it computes."""
@@ -149,12 +179,10 @@ class CostModel:
 
         Then, and where the fit is no good, each new token costs 1.
         """
-        _, b, c, q = self.mixed.coefficients
-        if b <= 0.0 or not self.mixed.is_trusted:
-            return float(tokens)
-        work = tokens * (start + tokens / 2) if tokens > 1 else 0.0
-        reading = min(c / b, MOST_CONTEXT_PRICE) * (start + tokens)
-        return tokens + reading + min(q / b, MOST_CONTEXT_PRICE) * work
+        context, work = self._prices
+        if tokens == 1:
+            return 1.0 + context * (start + 1)
+        return tokens + context * (start + tokens) + work * (tokens * (start + tokens / 2))
 
     def _model(self, shape: StepShape) -> StepModel:
         return self.mixed if shape.prefill_work else self.decode

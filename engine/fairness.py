@@ -51,8 +51,15 @@ class VirtualTimes:
         """Accounts kept; idle ones are forgotten once the lift would give them the same time."""
         return len(self._accounts)
 
+    def __contains__(self, tenant: str) -> bool:
+        return tenant in self._accounts
+
     def __getitem__(self, tenant: str) -> Account:
         return self._accounts[tenant]
+
+    def find(self, tenant: str) -> Account | None:
+        """The account of a tenant, None once it is forgotten."""
+        return self._accounts.get(tenant)
 
     def join(self, tenant: str) -> Account:
         """One more live request of a tenant; lifts its time if it was idle."""

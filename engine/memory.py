@@ -56,7 +56,7 @@ class Memory:
         """Computed tokens that a preemption threw away."""
         self._cost = cost
         self._costs = costs
-        self._is_overcommitted = is_overcommitted
+        self.is_overcommitted = is_overcommitted
         self._swaps_out: list[BlockCopy] = []
         self._swaps_in: list[BlockCopy] = []
         self._last_swap_step = 0
@@ -109,7 +109,7 @@ class Memory:
             return False
         if request.preemptions and not self.preemptor.may_return(self.fresh_blocks(request), len(running)):
             return False
-        return not running or not self._is_overcommitted or self._is_below_peak(request, running)
+        return not running or not self.is_overcommitted or self._is_below_peak(request, running)
 
     def fits(self, request: Request) -> bool:
         """Whether its blocks are there now."""
@@ -132,6 +132,10 @@ class Memory:
         request.table = self.ledger.open_table(self._wanted_blocks(request), prefix)
         request.computed_tokens = len(prefix) * self.ledger.block_size
         request.charged_tokens = max(request.charged_tokens, request.computed_tokens)
+
+    def is_arriving(self, request: Request) -> bool:
+        """Whether its blocks are still being filled from the host, so that no step may compute on them."""
+        return request.table is not None and self.ledger.is_arriving(request.table)
 
     def release(self, request: Request) -> None:
         """It ended: everything it holds comes back."""
@@ -237,7 +241,7 @@ class Memory:
     # -- Parts -----------------------------------------------------------------------------------------------
 
     def _wanted_blocks(self, request: Request) -> int:
-        if self._is_overcommitted and not self.preemptor.is_pinned(request):
+        if self.is_overcommitted and not self.preemptor.is_pinned(request):
             return self.ledger.blocks_for(request.known_tokens + 1)
         return self.ledger.blocks_for(request.longest_tokens)
 

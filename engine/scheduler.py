@@ -240,7 +240,11 @@ class Scheduler:
         Held ones do not count against ``max_sequences``, so there may be more once they come back: then those
         whose last step is longest ago go first.
         """
-        active = [request for request in self._roster.running.values() if not request.is_held]
+        active = [
+            request
+            for request in self._roster.running.values()
+            if not request.is_held and not self._memory.is_arriving(request)
+        ]
         if len(active) <= self._limits.max_sequences:
             return active
         return heapq.nsmallest(
@@ -253,7 +257,7 @@ class Scheduler:
         Where blocks are short somebody gives way, but never the first of those who need them: best class,
         oldest. Blocks that copies under way will free are waited for instead.
         """
-        if not self._limits.is_overcommitted:
+        if not self._memory.is_overcommitted:
             return set()
         growing = [r for r in active if r.pending_tokens == 1 and self._memory.lacking(r)]
         growing.sort(key=lambda request: (request.spec.priority, request.serial))
@@ -315,7 +319,8 @@ class Scheduler:
                 candidate=lambda request: self._candidate(request, now),
             )
             prefills += admission.run(now)
-        granted = budget.grant_prefills(self._policy, [r for r in prefills if r.table is not None])
+        present = [r for r in prefills if r.table is not None and not self._memory.is_arriving(r)]
+        granted = budget.grant_prefills(self._policy, present)
         taken = budget.take_patient([r for r in patient if r.table is not None], is_crowded=bool(granted))
         decodes = [(request, 1) for request in urgent if request.table is not None]
         return decodes + granted + [(request, 1) for request in taken]
