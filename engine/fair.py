@@ -196,7 +196,9 @@ class FairPolicy:
     def over_share(self, request: Request) -> float:
         """How far its tenant's position is above the smallest of its class."""
         times = self._band(request.spec.priority).times
-        return times[request.spec.tenant].position - times.floor()
+        account = times.find(request.spec.tenant)
+        # Forgotten while its only request is held: it was at the floor.
+        return 0.0 if account is None else account.position - times.floor()
 
     def charge(self, request: Request, cost: float) -> None:
         """Book what a step computed of it; also after it ended, for the step that ran meanwhile."""

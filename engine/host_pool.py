@@ -91,7 +91,7 @@ class HostPool:
         table = self._ledger.open_table(max(blocks, self._ledger.blocks_for(parked.tokens)), survivors)
         fresh = self._ledger.extend(table, parked.tokens)[kept:]
         table.resets = parked.resets
-        self._ledger.hold_open(fresh, step)
+        self._ledger.hold_open(table, fresh, step)
         self._parked.remove(parked)
         self._leaving.append((step, parked.slots))
         return table, tuple(map(BlockCopy, parked.slots[kept:], fresh))

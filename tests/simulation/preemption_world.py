@@ -1,0 +1,195 @@
+"""Random requests through the real scheduler on a pool that is far too small: every answer compared.
+
+The scripted runner chooses each token by a hash of the whole history as it lies in the request's blocks, so a
+preemption, a swap, a prefix hit or a late copy that went wrong shows as a wrong answer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+from headway.engine.blocks import BlockLedger
+from headway.engine.cost_model import CostModel
+from headway.engine.host_pool import HostPool
+from headway.engine.limits import StepLimits
+from headway.engine.memory import Memory
+from headway.engine.policy import POLICIES
+from headway.engine.preemption import PreemptionCosts, PreemptionLimits
+from headway.engine.prefix_cache import PrefixCache
+from headway.engine.scheduler import Scheduler
+from headway.engine.scripted import ScriptedRunner, StepCost
+from headway.engine.values import Emission, FinishReason, RequestSpec, Sampling, StepResult
+
+CHEAP_SWAPS = PreemptionCosts(1.0, 1e9, 1e9)
+NO_SWAPS = PreemptionCosts(1.0, 1e-9, 1e-9)
+
+
+@dataclass
+class Told:
+    """One request: what its answer must be, and what came of it so far."""
+
+    spec: RequestSpec
+    answer: tuple[int, ...]
+    tokens: list[int] = field(default_factory=list[int])
+    end: FinishReason | None = None
+    is_cancelled: bool = False
+
+
+class PreemptionWorld:
+    """A scheduler with overcommit, prefix cache and host pool, and a runner whose swaps are late."""
+
+    def __init__(
+        self,
+        rng: random.Random,
+        *,
+        block_count: int,
+        block_size: int,
+        slots: int,
+        copy_delay: int,
+        policy: str,
+        costs: PreemptionCosts = CHEAP_SWAPS,
+        max_preemptions: int = 3,
+    ) -> None:
+        self.rng = rng
+        self.runner = ScriptedRunner(
+            block_count=block_count,
+            block_size=block_size,
+            host_slots=slots,
+            copy_delay=copy_delay,
+            max_model_len=min(24, block_count * block_size),
+            cost=StepCost(per_step=0.01, per_new_token=0.001, per_context_token=0.0001),
+        )
+        sequences = rng.randint(1, 6)
+        self.limits = StepLimits(
+            max_step_tokens=sequences + rng.randint(0, 8),
+            max_sequences=sequences,
+            min_chunk_tokens=rng.randint(1, 5),
+            max_passes=rng.randint(1, 3),
+            max_looks=rng.randint(1, 3),
+            is_overcommitted=True,
+        )
+        self.ledger = BlockLedger(block_count, block_size, PrefixCache(block_size))
+        self.pool = HostPool(self.ledger, slots)
+        cost = CostModel()
+        self.memory = Memory(
+            self.ledger,
+            cost,
+            is_overcommitted=True,
+            host=self.pool,
+            costs=costs,
+            limits=PreemptionLimits(max_preemptions=max_preemptions, headroom_tokens=rng.randint(0, 4)),
+        )
+        eos = self.runner.eos_token_ids
+        self.scheduler = Scheduler(
+            self.ledger, self.limits, POLICIES[policy](), eos, cost=cost, memory=self.memory
+        )
+        self.told: dict[str, Told] = {}
+        self.now = 0.0
+        self.count = 0
+        self.seen: Counter[str] = Counter()
+
+    @property
+    def live(self) -> list[Told]:
+        return [told for told in self.told.values() if told.end is None]
+
+    def act(self) -> None:
+        """One random operation and a recount."""
+        operations = (self.add, self.step, self.cancel, self.hold, self.unhold)
+        self.rng.choices(operations, (3, 12, 0.5, 0.5, 1))[0]()
+        self.scheduler.check()
+
+    def add(self) -> None:
+        if len(self.live) >= 10:
+            return
+        self.count += 1
+        room = self.runner.max_model_len
+        prompt = [1, 2, 1, 2, 2, 1, 1, 2][: self.rng.randint(1, min(8, room - 2))]
+        prompt.append(self.rng.randint(1, 2))
+        if self.rng.random() < 0.3:
+            prompt[0] = 3
+        most = room - len(prompt)
+        if most < 1:
+            return
+        spec = RequestSpec(
+            request_id=f"r{self.count}",
+            epoch=1,
+            prompt_token_ids=tuple(prompt),
+            sampling=Sampling(seed=self.rng.randint(0, 2)),
+            max_tokens=self.rng.randint(1, most),
+            tenant=self.rng.choice("abc"),
+            priority=self.rng.randint(0, 2),
+            arrival_seconds=self.now,
+            deadline_seconds=self.now + self.rng.uniform(0.1, 2.0) if self.rng.random() < 0.1 else None,
+        )
+        answer = self.runner.reference(spec.prompt_token_ids, spec.sampling, spec.max_tokens)
+        self.told[spec.request_id] = Told(spec, answer)
+        self.scheduler.add(spec)
+
+    def cancel(self) -> None:
+        if self.live:
+            told = self.rng.choice(self.live)
+            told.is_cancelled = True
+            self.scheduler.cancel(told.spec.request_id, FinishReason.CANCELLED)
+
+    def hold(self) -> None:
+        if self.live:
+            self.scheduler.hold(self.rng.choice(self.live).spec.request_id)
+
+    def unhold(self) -> None:
+        for told in self.live:
+            self.scheduler.unhold(told.spec.request_id)
+
+    def step(self) -> bool:
+        """One step of the loop; whether there was one."""
+        plan = self.scheduler.plan(self.now)
+        if plan is None:
+            self.now += 0.05
+            return False
+        self.scheduler.check()
+        self.seen.update(
+            out=len(plan.swaps_out), back=len(plan.swaps_in), hits=sum(c.start > 0 for c in plan.chunks)
+        )
+        if not plan.needs_runner:
+            emissions = self.scheduler.apply(plan, StepResult(plan.step, (), 0.0), self.now)
+        else:
+            result = self.runner.execute(plan)
+            self.now += result.elapsed_seconds
+            emissions = self.scheduler.apply(plan, result, self.now)
+        for emission in emissions:
+            self.hear(emission)
+        return True
+
+    def hear(self, emission: Emission) -> None:
+        """[O1, O2, S15] Each token once, in order, the right one; one end, after the last."""
+        told = self.told[emission.key.request_id]
+        assert told.end is None
+        if emission.token_id is not None:
+            assert emission.index == len(told.tokens)
+            told.tokens.append(emission.token_id)
+            assert tuple(told.tokens) == told.answer[: len(told.tokens)]
+        told.end = emission.finish_reason
+        if told.end in (FinishReason.STOP, FinishReason.LENGTH):
+            assert tuple(told.tokens) == told.answer
+
+    def finish(self) -> None:
+        """[S5, B1, B9] Everybody ends in bounded time, and everything comes back."""
+        self.unhold()
+        idle = 0
+        for _ in range(400 * (1 + len(self.live))):
+            if not self.scheduler.has_work:
+                break
+            idle = 0 if self.step() else idle + 1
+            assert idle < 40, "nothing moves"
+            self.scheduler.check()
+        assert not self.live, f"{len(self.live)} requests never end"
+        for _ in range(3):
+            self.step()
+        self.scheduler.check()
+        ledger = self.ledger
+        assert (ledger.used_blocks, ledger.swapping_blocks, ledger.limbo_blocks) == (0, 0, 0)
+        assert self.pool.free_slots == self.pool.slot_count
+        self.seen.update(
+            preemptions=sum(self.memory.preemptions.values()), evictions=self.ledger.cache.evicted_blocks
+        )
