@@ -10,11 +10,12 @@ import typer
 
 from headway.services import cli_options as options
 from headway.services.hardware import Coefficients
-from headway.services.simulate_settings import Process, SimulateSettings
-from headway.services.units import parse_duration
+from headway.services.simulate_settings import PreemptionChoice, Process, SimulateSettings
+from headway.services.units import parse_duration, parse_size
 
 _DEFAULT = SimulateSettings()
 _duration = options.checked(parse_duration)
+_size = options.checked(parse_size)
 
 
 def parse_coefficients(text: str) -> Coefficients:
@@ -98,6 +99,19 @@ def simulate(
     kv_tokens: Annotated[
         int | None, typer.Option(min=16, help="Tokens that the KV cache holds; default: what the GPU leaves.")
     ] = None,
+    host_kv_tokens: Annotated[
+        int, typer.Option(min=0, help="Tokens of preempted requests that host memory takes; 0: no swapping.")
+    ] = _DEFAULT.host_kv_tokens,
+    host_bandwidth: Annotated[
+        float | None,
+        typer.Option(parser=_size, metavar="SIZE", help="Bytes a second to the host; default: the GPU's."),
+    ] = None,
+    overcommit: Annotated[
+        bool, typer.Option(help="Admit by the usual length of answers; preempt when that was wrong.")
+    ] = _DEFAULT.is_overcommitted,
+    preemption: Annotated[
+        PreemptionChoice, typer.Option(help="By cost, or always the same way to compare.")
+    ] = _DEFAULT.preemption,
     block_size: options.BlockSize = _DEFAULT.block_size,
     max_sequences: options.MaxSequences = _DEFAULT.max_sequences,
     max_batch_tokens: options.MaxBatchTokens = _DEFAULT.max_batch_tokens,
@@ -140,6 +154,10 @@ def simulate(
             coefficients=coefficients,
             calibration=calibration,
             kv_tokens=kv_tokens,
+            host_kv_tokens=host_kv_tokens,
+            host_bandwidth=host_bandwidth,
+            is_overcommitted=overcommit,
+            preemption=preemption,
             block_size=block_size,
             max_sequences=max_sequences,
             max_batch_tokens=max_batch_tokens,

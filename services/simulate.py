@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Final
+from typing import Any
 
-from headway.engine.blocks import BlockLedger
-from headway.engine.limits import StepLimits
-from headway.engine.policy import POLICIES
-from headway.engine.scheduler import Scheduler
 from headway.services.arrivals import (
     Arrival,
     DrawLengths,
@@ -23,26 +18,14 @@ from headway.services.arrivals import (
     replay,
 )
 from headway.services.errors import UsageError
-from headway.services.hardware import GPUS, MODELS, Coefficients, Hardware, Roofline
+from headway.services.host_link import HostLink
 from headway.services.simulate_settings import SimulateSettings
+from headway.services.simulated_device import Device, find_device
+from headway.services.simulated_scheduler import SIMULATED_POLICIES, build_scheduler
 from headway.services.simulated_tenants import ONE_TENANT, SimulatedTenant, read_tenants
-from headway.services.simulation import END_TOKENS, Simulation, SimulationRun
+from headway.services.simulation import Simulation, SimulationRun
 from headway.services.simulation_report import Limits, report
 from headway.services.traffic import Demand, assign, backlogs
-
-THIS_MACHINE: Final = "this-machine"
-_UNBOUNDED: Final = 1 << 31
-"""Of the waiting line: a simulation shows what queues, it does not turn it away."""
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """What the scheduler runs on."""
-
-    name: str
-    hardware: Hardware
-    kv_tokens: int
-    max_model_len: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +38,9 @@ class Simulated:
 
 def simulate(settings: SimulateSettings) -> Simulated:
     """Run every policy; raises UsageError for what cannot be simulated as asked."""
-    unknown = [name for name in settings.policies if name not in POLICIES]
+    unknown = [name for name in settings.policies if name not in SIMULATED_POLICIES]
     if unknown:
-        raise UsageError(f"there is no policy {unknown[0]}", hint=f"one of {', '.join(POLICIES)}")
+        raise UsageError(f"there is no policy {unknown[0]}", hint=f"one of {', '.join(SIMULATED_POLICIES)}")
     device = find_device(settings)
     tenants = ONE_TENANT if settings.tenants is None else read_tenants(settings.tenants)
     trace = () if settings.trace is None else read_trace(settings.trace)
@@ -87,74 +70,21 @@ def simulation(
     draw: DrawLengths,
 ) -> Simulation:
     """One policy's simulation, ready to run."""
-    limits = step_limits(settings)
-    ledger = BlockLedger(max(1, device.kv_tokens // settings.block_size), settings.block_size)
-    scheduler = Scheduler(ledger, limits, POLICIES[policy](), END_TOKENS)
     longest = max((demand.answer_tokens for demand in demands), default=settings.answer_tokens)
+    block_bytes = device.kv_bytes_per_token * settings.block_size
     return Simulation(
-        scheduler,
+        build_scheduler(settings, policy, device, {tenant.name: tenant.weight for tenant in tenants}),
         device.hardware,
         demands,
         backlogs=backlogs(tenants, draw, settings.seed),
         until_seconds=settings.duration or 0.0,
         answer_limit=settings.max_tokens or longest,
-        longest_tokens=min(device.max_model_len, ledger.block_count * ledger.block_size),
+        longest_tokens=min(
+            device.max_model_len, device.kv_tokens // settings.block_size * settings.block_size
+        ),
+        link=HostLink(block_bytes, device.host_bandwidth),
         tpot_seconds=settings.tpot_seconds,
     )
-
-
-def step_limits(settings: SimulateSettings) -> StepLimits:
-    """The scheduler's caps; raises UsageError when they cannot work together."""
-    try:
-        return StepLimits(
-            max_step_tokens=settings.max_batch_tokens,
-            max_sequences=settings.max_sequences,
-            max_waiting=_UNBOUNDED,
-        )
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
-def find_device(settings: SimulateSettings) -> Device:
-    """The hardware by name, by coefficients, or as measured on this machine."""
-    if settings.coefficients is not None:
-        kv_tokens = settings.kv_tokens or 1 << 20
-        return Device("coefficients", settings.coefficients, kv_tokens, kv_tokens)
-    if settings.hardware == THIS_MACHINE:
-        return _this_machine(settings)
-    if settings.hardware not in GPUS:
-        raise UsageError(
-            f"there is no hardware {settings.hardware}", hint=f"one of {', '.join(GPUS)}, {THIS_MACHINE}"
-        )
-    if settings.model not in MODELS:
-        raise UsageError(f"there is no model {settings.model}", hint=f"one of {', '.join(MODELS)}")
-    model = MODELS[settings.model]
-    gpus = settings.tensor_parallel or model.tensor_parallel
-    try:
-        roofline = Roofline(GPUS[settings.hardware], model, gpus)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    name = f"{gpus} {settings.hardware}" if gpus > 1 else settings.hardware
-    return Device(
-        f"{name} with {model.name}", roofline, settings.kv_tokens or roofline.kv_tokens, model.max_model_len
-    )
-
-
-def _this_machine(settings: SimulateSettings) -> Device:
-    """The coefficients that ``ops/bench/calibrate.py`` fitted here."""
-    if settings.calibration is None:
-        raise UsageError(
-            "what this machine can do is not measured yet",
-            hint="python ops/bench/calibrate.py FILE, then --calibration FILE",
-        )
-    try:
-        read = json.loads(settings.calibration.read_text())
-        fitted = Coefficients(*(float(read["coefficients"][name]) for name in ("a", "b", "c", "q")))
-        kv_tokens = settings.kv_tokens or int(read["kv_tokens"])
-        longest = min(kv_tokens, int(read["max_model_len"]))
-        return Device(f"{THIS_MACHINE} with {read['model']}", fitted, kv_tokens, longest)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{settings.calibration} is no calibration: {error!r}") from None
 
 
 def _demands(

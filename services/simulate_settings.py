@@ -9,6 +9,8 @@ from typing import Literal
 from headway.services.hardware import Coefficients
 
 Process = Literal["trace", "poisson", "burst"]
+PreemptionChoice = Literal["cost", "swap", "recompute"]
+"""How a preempted request gives way: by cost, or always the same way for comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,17 @@ class SimulateSettings:
     coefficients: Coefficients | None = None
     calibration: Path | None = None
     kv_tokens: int | None = None
+    host_kv_tokens: int = 0
+    """Tokens that host memory takes from preempted requests; 0: nothing is swapped."""
+    host_bandwidth: float | None = None
+    """Bytes per second and direction; None: the GPU's."""
+    is_overcommitted: bool = False
+    """Admit by the usual length of answers, and preempt when that was wrong."""
+    preemption: PreemptionChoice = "cost"
     block_size: int = 16
     max_sequences: int = 256
     max_batch_tokens: int = 2048
     ttft_seconds: float = 1.0
     tpot_seconds: float = 0.05
+    max_step_seconds: float = 0.5
+    """Predicted time of one step at most (not with fixed chunks)."""

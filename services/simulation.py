@@ -23,6 +23,7 @@ from headway.engine.values import (
     StepResult,
 )
 from headway.services.hardware import Hardware, StepWork
+from headway.services.host_link import HostLink
 from headway.services.traffic import Backlog, Demand
 
 ANSWER_TOKEN: Final = 0
@@ -107,6 +108,7 @@ class Simulation:
         until_seconds: float = 0.0,
         answer_limit: int | None = None,
         longest_tokens: int = 1 << 62,
+        link: HostLink | None = None,
         tpot_seconds: float = 0.05,
     ) -> None:
         self._scheduler = scheduler
@@ -117,6 +119,7 @@ class Simulation:
         self._until_seconds = until_seconds
         self._answer_limit = answer_limit
         self._longest_tokens = longest_tokens
+        self._link = link or HostLink(0.0, 1.0, 0.0)
         self._tpot_seconds = tpot_seconds
         self._now = 0.0
         self._journeys: dict[str, Journey] = {}
@@ -217,14 +220,16 @@ class Simulation:
         for admitted in plan.admitted:
             self._note_start(self._journeys[admitted.key.request_id])
         work, sampled = self._execute(plan)
-        elapsed = self._hardware.seconds(work) if plan.chunks else 0.0
+        self._link.send(plan, self._now)
+        # A plan without chunks waits for all copies.
+        elapsed = self._hardware.seconds(work) if plan.chunks else max(0.0, self._link.free_at - self._now)
         if len(self._waiting) > 1:
             self._account(plan, elapsed, all_wait)
         self._now += elapsed
         run.steps += len(plan.chunks) > 0
-        run.busy_seconds += elapsed
+        run.busy_seconds += elapsed if plan.chunks else 0.0
         run.computed_tokens += work.new_tokens
-        result = StepResult(plan.step, tuple(sampled), elapsed)
+        result = StepResult(plan.step, tuple(sampled), elapsed, self._link.copied_step(self._now))
         self._read(self._scheduler.apply(plan, result, self._now))
 
     def _execute(self, plan: StepPlan) -> tuple[StepWork, list[Sampled]]:

@@ -13,10 +13,10 @@ from tests.conftest import missing
 from tests.services.simulate.conftest import Simulate
 from typer.testing import CliRunner
 
-from headway.engine.policy import POLICIES
 from headway.services.cli import app
 from headway.services.errors import ServiceError, StartError, UsageError
 from headway.services.simulate_settings import SimulateSettings
+from headway.services.simulated_scheduler import SIMULATED_POLICIES
 
 FIGURES = (
     "ttft_seconds",
@@ -51,7 +51,7 @@ def test_the_contract_of_the_json_object(trace: Path, simulate: Simulate) -> Non
             )
 
 
-@pytest.mark.parametrize("policy", list(POLICIES))
+@pytest.mark.parametrize("policy", SIMULATED_POLICIES)
 def test_the_same_seed_gives_the_same_figures_for_every_policy(policy: str, simulate: Simulate) -> None:
     command = f"--policy {policy} --arrivals burst --rate 6 --duration 12s --seed 3".split()
     first, again, other = simulate(*command), simulate(*command), simulate(*command, "--seed", "4")
@@ -61,10 +61,10 @@ def test_the_same_seed_gives_the_same_figures_for_every_policy(policy: str, simu
 
 
 def test_all_policies_see_the_same_requests(simulate: Simulate) -> None:
-    every = [part for name in POLICIES for part in ("--policy", name)]
+    every = [part for name in SIMULATED_POLICIES for part in ("--policy", name)]
     figures = simulate(*every, "--rate", "8", "--duration", "10s")
     assert {policy["requests"] for policy in figures["policies"]} == {figures["arrivals"]["requests"]}
-    assert len(figures["policies"]) == len(POLICIES)
+    assert len(figures["policies"]) == len(SIMULATED_POLICIES)
 
 
 def test_tenants_classes_and_deadlines_come_from_a_file(tmp_path: Path, simulate: Simulate) -> None:
@@ -86,6 +86,24 @@ deadlines = { interactive = "10ms", batch = 3600 }
     # The interactive half cannot be done in 10 ms; the batch half has an hour.
     assert 0 < small["past_deadline"] + small["refused"] < small["requests"]
     assert 0 < figures["policies"][0]["jain_index"] < 0.9
+
+
+@pytest.mark.parametrize("preemption", ["cost", "swap", "recompute"])
+def test_short_memory_is_shared_by_preemption_and_everything_still_finishes(
+    preemption: str, simulate: Simulate
+) -> None:
+    command = "--policy fair --rate 30 --duration 2s --kv-tokens 2400 --max-tokens 900 --overcommit"
+    command += f" --host-kv-tokens 40000 --preemption {preemption} --prompt-tokens 150 --answer-tokens 60"
+    (policy,) = simulate(*command.split())["policies"]
+    assert policy["finished"] + policy["refused"] == policy["requests"] > 20
+    assert policy["preemptions"] > 0
+    counters = policy["scheduler"]
+    by_mode = counters["preemptions_swap"] + counters["preemptions_recompute"]
+    assert by_mode >= policy["preemptions"]
+    if preemption == "recompute":
+        assert counters["preemptions_swap"] == 0
+    if preemption == "swap":
+        assert counters["preemptions_swap"] > 0
 
 
 def test_without_json_it_is_a_table(trace: Path) -> None:

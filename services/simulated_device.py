@@ -1,0 +1,84 @@
+"""The device of a simulation: named hardware, fitted coefficients, or this machine as it was measured."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+from headway.services.errors import UsageError
+from headway.services.hardware import GPUS, MODELS, Coefficients, Hardware, Roofline
+from headway.services.simulate_settings import SimulateSettings
+
+THIS_MACHINE: Final = "this-machine"
+_COPY_BANDWIDTH: Final = 10e9
+"""Of a host without a GPU, where a swap is a copy within memory; --host-bandwidth says better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What the scheduler runs on."""
+
+    name: str
+    hardware: Hardware
+    kv_tokens: int
+    max_model_len: int
+    kv_bytes_per_token: int
+    host_bandwidth: float
+    """Bytes per second, each way."""
+
+
+def find_device(settings: SimulateSettings) -> Device:
+    """The hardware by name, by coefficients, or as measured on this machine."""
+    if settings.coefficients is not None:
+        kv_tokens = settings.kv_tokens or 1 << 20
+        return _device(settings, "coefficients", settings.coefficients, kv_tokens, kv_tokens)
+    if settings.hardware == THIS_MACHINE:
+        return _this_machine(settings)
+    if settings.hardware not in GPUS:
+        raise UsageError(
+            f"there is no hardware {settings.hardware}", hint=f"one of {', '.join(GPUS)}, {THIS_MACHINE}"
+        )
+    if settings.model not in MODELS:
+        raise UsageError(f"there is no model {settings.model}", hint=f"one of {', '.join(MODELS)}")
+    model = MODELS[settings.model]
+    gpus = settings.tensor_parallel or model.tensor_parallel
+    try:
+        roofline = Roofline(GPUS[settings.hardware], model, gpus)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    name = f"{gpus} {settings.hardware}" if gpus > 1 else settings.hardware
+    return Device(
+        f"{name} with {model.name}",
+        roofline,
+        settings.kv_tokens or roofline.kv_tokens,
+        model.max_model_len,
+        model.kv_bytes_per_token,
+        settings.host_bandwidth or gpus * roofline.gpu.host_bandwidth,
+    )
+
+
+def _this_machine(settings: SimulateSettings) -> Device:
+    """The coefficients that ``ops/bench/calibrate.py`` fitted here."""
+    if settings.calibration is None:
+        raise UsageError(
+            "what this machine can do is not measured yet",
+            hint="python ops/bench/calibrate.py FILE, then --calibration FILE",
+        )
+    try:
+        read = json.loads(settings.calibration.read_text())
+        fitted = Coefficients(*(float(read["coefficients"][name]) for name in ("a", "b", "c", "q")))
+        kv_tokens = settings.kv_tokens or int(read["kv_tokens"])
+        longest = min(kv_tokens, int(read["max_model_len"]))
+        return _device(settings, f"{THIS_MACHINE} with {read['model']}", fitted, kv_tokens, longest)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{settings.calibration} is no calibration: {error!r}") from None
+
+
+def _device(
+    settings: SimulateSettings, name: str, fitted: Coefficients, kv_tokens: int, longest: int
+) -> Device:
+    """A device known by its step time only; the size of its KV is that of the model by name."""
+    model = MODELS.get(settings.model, MODELS["llama-3.1-8b"])
+    bandwidth = settings.host_bandwidth or _COPY_BANDWIDTH
+    return Device(name, fitted, kv_tokens, longest, model.kv_bytes_per_token, bandwidth)

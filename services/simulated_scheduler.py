@@ -1,0 +1,96 @@
+"""The scheduler as a simulation sets it up: the worker's own parts, with a simulated device's sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from headway.engine.blocks import BlockLedger
+from headway.engine.cost_model import CostModel
+from headway.engine.fair import FairPolicy
+from headway.engine.host_pool import HostPool
+from headway.engine.limits import StepLimits
+from headway.engine.memory import Memory
+from headway.engine.policy import POLICIES, Policy
+from headway.engine.preemption import PreemptionCosts
+from headway.engine.prefix_cache import PrefixCache
+from headway.engine.scheduler import Scheduler
+from headway.engine.values import Objective
+from headway.services.errors import UsageError
+from headway.services.host_link import COPY_RUN_SECONDS
+from headway.services.simulate_settings import SimulateSettings
+from headway.services.simulated_device import Device
+from headway.services.simulation import END_TOKENS
+
+FIXED_CHUNKS: Final = "fixed-chunks"
+SIMULATED_POLICIES: Final = (*POLICIES, FIXED_CHUNKS)
+"""What ``--policy`` takes: the worker's policies, and first come first served as other engines do it: decodes
+first, then prefill chunks up to a fixed number of tokens, whatever time that takes (Sarathi-Serve's rule)."""
+_UNBOUNDED: Final = 1 << 31
+"""Of the waiting line: a simulation shows what queues, it does not turn it away."""
+_NO_TIME_LIMIT: Final = 1e9
+_CLASSES: Final = 3
+_FREE_BANDWIDTH: Final = 1e30
+"""Bytes per second at which a swap always looks cheaper than a recompute."""
+
+
+def build_scheduler(
+    settings: SimulateSettings, policy: str, device: Device, weights: Mapping[str, float]
+) -> Scheduler:
+    """A scheduler for one run; raises UsageError when the settings cannot work together."""
+    blocks = max(1, device.kv_tokens // settings.block_size)
+    ledger = BlockLedger(blocks, settings.block_size, PrefixCache(settings.block_size))
+    limits = step_limits(settings, is_timed=policy != FIXED_CHUNKS)
+    cost = CostModel()
+    return Scheduler(
+        ledger,
+        limits,
+        build_policy(policy, weights),
+        END_TOKENS,
+        cost=cost,
+        memory=_memory(settings, device, ledger, cost),
+    )
+
+
+def build_policy(name: str, weights: Mapping[str, float]) -> Policy:
+    """A policy by its name; weights matter to the fair one only."""
+    policy = POLICIES["fcfs" if name == FIXED_CHUNKS else name]()
+    if isinstance(policy, FairPolicy):
+        for tenant, weight in weights.items():
+            policy.set_weight(tenant, weight)
+    return policy
+
+
+def step_limits(settings: SimulateSettings, *, is_timed: bool) -> StepLimits:
+    """The scheduler's caps; every class has the limits that the run is judged by."""
+    try:
+        limits = StepLimits(
+            max_step_tokens=settings.max_batch_tokens,
+            max_sequences=settings.max_sequences,
+            max_waiting=_UNBOUNDED,
+            is_overcommitted=settings.is_overcommitted,
+            max_step_seconds=settings.max_step_seconds if is_timed else _NO_TIME_LIMIT,
+            min_step_seconds=min(settings.max_step_seconds, StepLimits().min_step_seconds),
+            objectives=(Objective(settings.ttft_seconds, settings.tpot_seconds),) * _CLASSES
+            if is_timed
+            else (),
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return limits
+
+
+def _memory(settings: SimulateSettings, device: Device, ledger: BlockLedger, cost: CostModel) -> Memory:
+    slots = 0 if settings.preemption == "recompute" else settings.host_kv_tokens // settings.block_size
+    host = HostPool(ledger, slots)
+    if not slots:
+        return Memory(ledger, cost, is_overcommitted=settings.is_overcommitted, host=host)
+    always = settings.preemption == "swap"
+    bandwidth = _FREE_BANDWIDTH if always else device.host_bandwidth
+    costs = PreemptionCosts(
+        block_bytes=float(device.kv_bytes_per_token * settings.block_size),
+        out_bytes_per_second=bandwidth,
+        in_bytes_per_second=bandwidth,
+        seconds_per_run=0.0 if always else COPY_RUN_SECONDS,
+    )
+    return Memory(ledger, cost, is_overcommitted=settings.is_overcommitted, host=host, costs=costs)
