@@ -22,6 +22,8 @@ class Admission:
     limits: StepLimits
     active: list[Request]
     """All running requests of the step, changed when one gives way."""
+    prefills: list[Request]
+    """Those of them in the middle of their prefill."""
     budget: int
     """Prefill tokens of the step."""
     start: Callable[[Request], None]
@@ -45,7 +47,7 @@ class Admission:
         if self.budget < 1:
             return self.started
         floor = floor_chunk(self.budget, self.limits.min_chunk_tokens)
-        promised = sum(min(floor, r.pending_tokens) for r in self.active if r.pending_tokens != 1)
+        promised = sum([min(floor, r.pending_tokens) for r in self.prefills])
         passed: list[Request] = []
         for request in self.policy.candidates(now, self.memory.cached_tokens):
             wanted = min(floor, request.known_tokens - self.memory.cached_tokens(request))

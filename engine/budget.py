@@ -87,7 +87,10 @@ class StepBudget:
 
     def take_patient(self, patient: list[Request], is_crowded: bool) -> list[Request]:
         """The patient decodes that still fit, first the one left out longest; all unless ``is_crowded``."""
-        if not is_crowded and len(patient) <= self.tokens:
+        if not patient:
+            return patient
+        whole = self._cost.decode_seconds(len(patient), sum([r.computed_tokens for r in patient]))
+        if len(patient) <= self.tokens and (whole <= self.seconds or not is_crowded):
             return patient
         taken: list[Request] = []
         for request in sorted(patient, key=lambda r: (-r.skipped_steps, r.due_seconds or 0.0, r.serial)):

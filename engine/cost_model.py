@@ -11,7 +11,7 @@ zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,15 +40,11 @@ class StepShape:
     """Σ m(p + m/2) over chunks of more than one token; 0: a step of decodes alone."""
 
 
-def shape_of(chunks: Iterable[tuple[int, int]]) -> StepShape:
+def shape_of(chunks: Sequence[tuple[int, int]]) -> StepShape:
     """The shape of a step whose chunks are (start, tokens)."""
-    new_tokens = context_tokens = 0
-    prefill_work = 0.0
-    for start, tokens in chunks:
-        new_tokens += tokens
-        context_tokens += start + tokens
-        if tokens > 1:
-            prefill_work += tokens * (start + tokens / 2)
+    new_tokens = sum([tokens for _, tokens in chunks])
+    context_tokens = new_tokens + sum([start for start, _ in chunks])
+    prefill_work = sum([tokens * (start + tokens / 2) for start, tokens in chunks if tokens > 1], 0.0)
     return StepShape(new_tokens, context_tokens, prefill_work)
 
 

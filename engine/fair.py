@@ -49,7 +49,6 @@ class Band:
         """Queues in which something waits, by the position of their account."""
         self.ages: Line[TenantQueue] = Line()
         """The same, by age."""
-        self._moved: dict[TenantQueue, None] = {}
         self._serial = count()
 
     def join(self, tenant: str) -> None:
@@ -70,23 +69,23 @@ class Band:
             self.order.discard(queue.place[0])
             self.ages.discard(queue.place[1])
             queue.place = None
-        self._moved.pop(queue, None)
         if len(queue.line):
             queue.place = ((queue.account.position, queue.serial), (queue.since, queue.serial))
             self.order.add(queue.place[0], queue)
             self.ages.add(queue.place[1], queue)
 
-    def charge(self, tenant: str, cost: float) -> None:
-        """Book service. Its place in the order is looked at when the order is needed, not in every step."""
-        self.times.charge(tenant, cost)
-        queue = self.queues.get(tenant)
-        if queue is not None and queue.place is not None:
-            self._moved[queue] = None
+    def at(self, place: int) -> TenantQueue | None:
+        """The queue at a place of the order, once all up to it stand where they belong; None: past the end.
 
-    def settle(self) -> None:
-        """Put every queue whose account was charged where it belongs now."""
-        for queue in tuple(self._moved):
+        Positions only grow between two calls of ``place``, so a queue that was charged stands too far in
+        front, and only those that are looked at have to move.
+        """
+        while place < len(self.order):
+            queue = self.order[place]
+            if queue.place is not None and queue.place[0][0] >= queue.account.position:
+                return queue
             self.place(queue)
+        return None
 
 
 class FairPolicy:
@@ -203,10 +202,11 @@ class FairPolicy:
     def charge(self, request: Request, cost: float) -> None:
         """Book what a step computed of it; also after it ended, for the step that ran meanwhile."""
         band = self._band(request.spec.priority)
-        queue = band.queues.get(request.spec.tenant)
-        if queue is not None:
-            self._forgive(queue, request, min(cost, request.debt))
-        band.charge(request.spec.tenant, cost)
+        if request.debt:
+            queue = band.queues.get(request.spec.tenant)
+            if queue is not None:
+                self._forgive(queue, request, min(cost, request.debt))
+        band.times.charge(request.spec.tenant, cost)
 
     # -- Who goes first --------------------------------------------------------------------------------------
 
@@ -222,7 +222,6 @@ class FairPolicy:
             looked[aged] = int(request.table is None)
         self._aged = None
         for band in bands:
-            band.settle()
             while (queue := self._pick(band, looked, cached_tokens)) is not None:
                 request = queue.line[looked.get(queue, 0)]
                 yield request
@@ -259,9 +258,10 @@ class FairPolicy:
         first: TenantQueue | None = None
         chosen: TenantQueue | None = None
         longest, limit, compared = -1, 0.0, 0
-        for queue in band.order:
-            place = looked.get(queue, 0)
-            if place >= len(queue.line):
+        place = -1
+        while (queue := band.at(place := place + 1)) is not None:
+            skipped = looked.get(queue, 0)
+            if skipped >= len(queue.line):
                 continue
             if first is None:
                 first, limit = queue, queue.account.position + self._quantum_tokens
@@ -270,7 +270,7 @@ class FairPolicy:
             elif queue.account.position > limit or compared >= WINDOW:
                 break
             compared += 1
-            cached = cached_tokens(queue.line[place])
+            cached = cached_tokens(queue.line[skipped])
             if cached > longest:
                 chosen, longest = queue, cached
         return chosen

@@ -240,11 +240,9 @@ class Scheduler:
         Held ones do not count against ``max_sequences``, so there may be more once they come back: then those
         whose last step is longest ago go first.
         """
-        active = [
-            request
-            for request in self._roster.running.values()
-            if not request.is_held and not self._memory.is_arriving(request)
-        ]
+        active = [request for request in self._roster.running.values() if not request.is_held]
+        if self._memory.is_swapping:
+            active = [request for request in active if not self._memory.is_arriving(request)]
         if len(active) <= self._limits.max_sequences:
             return active
         return heapq.nsmallest(
@@ -303,9 +301,14 @@ class Scheduler:
         """Who gets how many tokens in this step. After a preemption nobody starts but its beneficiary."""
         waiting = self._make_room(active, now)
         budget = StepBudget(self._limits, self._cost, now)
-        urgent, patient = budget.split([r for r in active if r.pending_tokens == 1 and r not in waiting])
+        decodes: list[Request] = []
+        prefills: list[Request] = []
+        for request in active:
+            (decodes if len(request.tokens) - request.computed_tokens == 1 else prefills).append(request)
+        if waiting:
+            decodes = [request for request in decodes if request not in waiting]
+        urgent, patient = budget.split(decodes)
         budget.take_decodes(urgent)
-        prefills = [request for request in active if request.pending_tokens != 1]
         self._memory.expect(prefills)
         if self._preempted_step < self._steps:
             admission = Admission(
@@ -313,6 +316,7 @@ class Scheduler:
                 memory=self._memory,
                 limits=self._limits,
                 active=active,
+                prefills=prefills,
                 budget=budget.prefill_tokens(),
                 start=lambda request: self._start(request, now),
                 give_way=self._give_way,
@@ -322,8 +326,8 @@ class Scheduler:
         present = [r for r in prefills if r.table is not None and not self._memory.is_arriving(r)]
         granted = budget.grant_prefills(self._policy, present)
         taken = budget.take_patient([r for r in patient if r.table is not None], is_crowded=bool(granted))
-        decodes = [(request, 1) for request in urgent if request.table is not None]
-        return decodes + granted + [(request, 1) for request in taken]
+        runs = [(request, 1) for request in urgent if request.table is not None]
+        return runs + granted + [(request, 1) for request in taken]
 
     def _start(self, request: Request, now: float) -> None:
         self._memory.open(request, self._steps)
@@ -334,21 +338,21 @@ class Scheduler:
     def _chunk(self, request: Request, tokens: int) -> Chunk:
         if request.table is None:
             raise InvariantError(f"{request.key} is scheduled without a block table")
-        start = request.computed_tokens
+        known, start = request.tokens, request.computed_tokens
         end = start + tokens
         request.scheduled_step = self._steps
         request.skipped_steps = 0
         return Chunk(
-            key=request.key,
-            start=start,
-            token_ids=tuple(request.tokens[start:end]),
-            block_table=self._memory.ledger.extend(request.table, end, self._steps),
-            samples=end == len(request.tokens),
+            request.key,
+            start,
+            tuple(known[start:end]) if tokens > 1 else (known[start],),
+            self._memory.ledger.extend(request.table, end, self._steps),
+            end == len(known),
         )
 
     def _remember(self, plan: StepPlan, requests: list[Request], now: float) -> None:
         """Keep what ``apply`` needs; of plans that were thrown away only the last."""
-        shape = shape_of((chunk.start, len(chunk.token_ids)) for chunk in plan.chunks)
+        shape = shape_of([(chunk.start, len(chunk.token_ids)) for chunk in plan.chunks])
         predicted = self._cost.predict(shape) if plan.chunks else 0.0
         self._flights = {step: f for step, f in self._flights.items() if step == plan.step - 1}
         self._flights[plan.step] = Flight(requests, shape, now, predicted)
@@ -366,6 +370,7 @@ class Scheduler:
         self._cost.observe(flight.shape, result.elapsed_seconds)
         for request, chunk in zip(flight.requests, plan.chunks, strict=True):
             end = chunk.start + len(chunk.token_ids)
+            # What was computed before, and lost to a preemption, is paid for.
             paid = max(chunk.start, request.charged_tokens)
             if paid < end:
                 # Also when it was cancelled meanwhile: the time is spent.

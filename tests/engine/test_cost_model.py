@@ -113,7 +113,7 @@ def test_coefficients_and_predictions_are_never_negative(steps: list[tuple[int, 
 def test_prices_count_tokens_until_the_model_is_believed_and_long_contexts_more_afterwards() -> None:
     assert CostModel().price(100_000, 7) == 7.0
     model = trained()
-    a, b, c, q = TRUE
+    _, b, c, q = TRUE
     assert model.price(0, 512) == pytest.approx(512 + (c * 512 + q * 512 * 256) / b, rel=0.05)
     assert model.price(8000, 1) > model.price(10, 1) >= 1.0
 

@@ -1,4 +1,4 @@
-"""The fairness proofs, on a virtual clock with the real scheduler: shares, lifts, ageing, and who pays for what.
+"""The fairness proofs, on a virtual clock with the real scheduler: shares, lifts, ageing, and who pays.
 
 W_k is counted here, from the plans, in tokens: not taken from the scheduler's own ledger.
 """
