@@ -139,6 +139,8 @@ class BlockLedger:
         Shared blocks that others hold, and blocks that a step in flight or a swap still touches, do not.
         """
         chosen = list(tables)
+        if len(chosen) == 1:
+            return self._reclaimable_alone(chosen[0])
         counted = Counter(block for table in chosen for block in table.blocks)
         fenced = {block for table in chosen if self.is_fenced(table) for block in table.blocks}
         return sum(table.reserved_blocks for table in chosen) + sum(
@@ -146,6 +148,14 @@ class BlockLedger:
             and self._fences[block] <= self._finished_step
             and block not in fenced
             for block, held in counted.items()
+        )
+
+    def _reclaimable_alone(self, table: BlockTable) -> int:
+        if self.is_fenced(table):
+            return table.reserved_blocks
+        references, fences, passed = self._references, self._fences, self._finished_step
+        return table.reserved_blocks + sum(
+            [references[block] == 1 and fences[block] <= passed for block in table.blocks]
         )
 
     def is_fenced(self, table: BlockTable) -> bool:

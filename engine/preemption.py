@@ -12,10 +12,10 @@ length, so it never has to give way again and every request ends.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from headway.engine.blocks import BlockLedger, BlockTable
 from headway.engine.request import Request
@@ -138,20 +138,15 @@ class Preemptor:
             and candidate.slack_seconds > step_seconds
             and self._may_go(candidate.request)
         ]
-        offers = [(self.offer(candidate, costs, free_slots), candidate) for candidate in willing]
-        offers.sort(key=lambda offer: _order(*offer))
-        chosen: list[tuple[Preemption, Candidate]] = []
-        tables: list[BlockTable] = []
-        for offer, candidate in offers:
-            if self._is_enough(tables, needed_blocks, len(chosen), needed_sequences):
+        chosen: list[Candidate] = []
+        for candidate in self._in_order(willing, costs, free_slots):
+            if self._is_enough(chosen, needed_blocks, needed_sequences):
                 break
-            if offer.freed_blocks or len(chosen) < needed_sequences or self._helps(tables, candidate):
-                chosen.append((offer, candidate))
-                tables.append(_table(candidate.request))
-        if not self._is_enough(tables, needed_blocks, len(chosen), needed_sequences):
+            chosen.append(candidate)
+        if not self._is_enough(chosen, needed_blocks, needed_sequences):
             return ()
-        final = self._within_slots([candidate for _, candidate in chosen], costs, free_slots)
-        return final if sum(p.seconds for p in final) < natural_seconds else ()
+        final = self._with_modes(self._needed(chosen, needed_blocks, needed_sequences), costs, free_slots)
+        return final if sum(preemption.seconds for preemption in final) < natural_seconds else ()
 
     def offer(self, candidate: Candidate, costs: PreemptionCosts, free_slots: int) -> Preemption:
         """The cheaper way for one request to give way, and what it brings."""
@@ -181,17 +176,39 @@ class Preemptor:
         table = request.table
         return table is not None and not self.is_pinned(request) and not self._ledger.is_fenced(table)
 
-    def _is_enough(self, tables: list[BlockTable], blocks: int, chosen: int, sequences: int) -> bool:
-        return chosen >= sequences and self._ledger.reclaimable_blocks(tables) >= blocks
+    def _in_order(
+        self, willing: list[Candidate], costs: PreemptionCosts, free_slots: int
+    ) -> Iterator[Candidate]:
+        """Lowest class, most above its share, most slack, least cost per freed block, latest arrival."""
+        for _, equals in groupby(sorted(willing, key=_standing), key=_standing):
+            tied = list(equals)
+            if len(tied) > 1:
+                # Costs are reckoned only for those that nothing else tells apart.
+                price = {c.request: self._price(c, costs, free_slots) for c in tied}
+                tied.sort(key=lambda candidate: (price[candidate.request], -candidate.request.serial))
+            yield from tied
 
-    def _helps(self, tables: list[BlockTable], candidate: Candidate) -> bool:
-        together = self._ledger.reclaimable_blocks([*tables, _table(candidate.request)])
-        return together > self._ledger.reclaimable_blocks(tables)
+    def _price(self, candidate: Candidate, costs: PreemptionCosts, free_slots: int) -> float:
+        offer = self.offer(candidate, costs, free_slots)
+        return offer.seconds / offer.freed_blocks if offer.freed_blocks else math.inf
 
-    def _within_slots(
+    def _is_enough(self, chosen: list[Candidate], blocks: int, sequences: int) -> bool:
+        tables = [_table(candidate.request) for candidate in chosen]
+        return len(chosen) >= sequences and self._ledger.reclaimable_blocks(tables) >= blocks
+
+    def _needed(self, chosen: list[Candidate], blocks: int, sequences: int) -> list[Candidate]:
+        """The set without those that it does not need: whose blocks others share, or that are too small."""
+        needed = list(chosen)
+        for candidate in chosen:
+            without = [other for other in needed if other is not candidate]
+            if self._is_enough(without, blocks, sequences):
+                needed = without
+        return needed
+
+    def _with_modes(
         self, chosen: list[Candidate], costs: PreemptionCosts, free_slots: int
     ) -> tuple[Preemption, ...]:
-        """The chosen set with its modes, swaps only as far as the host has room for all of them."""
+        """The chosen set with its modes; swaps only as far as the host has room for all of them."""
         final: list[Preemption] = []
         for candidate in chosen:
             offer = self.offer(candidate, costs, free_slots)
@@ -201,15 +218,8 @@ class Preemptor:
         return tuple(final)
 
 
-def _order(offer: Preemption, candidate: Candidate) -> tuple[float, ...]:
-    """Lowest class, most above its share, most slack, least cost per freed block, latest arrival."""
-    return (
-        -candidate.request.spec.priority,
-        -candidate.over_share,
-        -candidate.slack_seconds,
-        offer.seconds / offer.freed_blocks if offer.freed_blocks else math.inf,
-        -candidate.request.serial,
-    )
+def _standing(candidate: Candidate) -> tuple[float, float, float]:
+    return (-candidate.request.spec.priority, -candidate.over_share, -candidate.slack_seconds)
 
 
 def _table(request: Request) -> BlockTable:
