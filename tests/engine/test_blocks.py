@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from headway.engine.blocks import BlockLedger, BlockTable
 from headway.engine.errors import InvariantError
+from headway.engine.prefix_cache import PrefixCache
 
 
 class LedgerWalk(RuleBasedStateMachine):
@@ -99,4 +100,58 @@ def test_a_recount_finds_a_reservation_that_does_not_add_up() -> None:
     table = ledger.open_table(2)
     table.reserved_blocks = 1
     with pytest.raises(InvariantError, match="1 blocks reserved, 2 booked"):
+        ledger.check([table])
+
+
+def test_case_18_a_block_that_left_its_table_waits_for_the_step_that_may_touch_it() -> None:
+    ledger = BlockLedger(4, 2)
+    table = ledger.open_table(0)
+    ledger.extend(table, 4, step=1)
+    ledger.close_table(table)
+    assert (ledger.free_blocks, ledger.limbo_blocks) == (2, 2)
+    ledger.complete(0)
+    assert ledger.limbo_blocks == 2
+    ledger.complete(1)
+    assert (ledger.free_blocks, ledger.limbo_blocks) == (4, 0)
+
+
+def test_a_shared_block_waits_for_the_latest_of_those_who_shared_it() -> None:
+    ledger = BlockLedger(4, 2)
+    parent = ledger.open_table(0)
+    ledger.extend(parent, 4, step=5)
+    child, _ = ledger.fork_table(parent, 4, 2, 1)
+    ledger.extend(child, 4, step=1)
+    ledger.close_table(parent)
+    ledger.close_table(child)
+    ledger.complete(1)
+    assert ledger.limbo_blocks == 2, "step 5 still touches them"
+    ledger.complete(5)
+    assert ledger.free_blocks == 4
+
+
+def test_a_fork_keeps_the_block_that_it_copies_until_it_is_copied() -> None:
+    ledger = BlockLedger(6, 2)
+    parent = ledger.open_table(0)
+    ledger.extend(parent, 3)
+    child, copy = ledger.fork_table(parent, 3, 2, 4)
+    assert copy is not None
+    assert (copy.source, copy.target) == (parent.blocks[1], child.blocks[1])
+    assert child.blocks[0] == parent.blocks[0]
+    source = copy.source
+    ledger.close_table(parent)
+    taker = ledger.open_table(0)
+    ledger.extend(taker, 2 * (ledger.available_blocks))
+    assert source not in taker.blocks
+    ledger.complete(4)
+    ledger.extend(taker, 2 * (len(taker.blocks) + 1))
+    assert source in taker.blocks
+    ledger.check([child, taker])
+
+
+def test_case_21_a_recount_finds_a_block_that_is_nowhere() -> None:
+    ledger = BlockLedger(4, 2, PrefixCache(2))
+    table = ledger.open_table(4)
+    ledger.extend(table, 8)
+    table.blocks = table.blocks[:3]
+    with pytest.raises(InvariantError, match="reference counts differ"):
         ledger.check([table])

@@ -65,22 +65,22 @@ def test_case_41_a_swap_brings_back_the_very_same_bytes() -> None:
 
 
 def test_case_25_blocks_are_held_until_their_copy_is_complete() -> None:
-    rig = Rig(copy_delay=2)
+    rig = Rig(blocks=6, copy_delay=2)
     table = rig.ledger.open_table(2)
     rig.compute(table, PROMPT[:4])
     rig.step += 1
     parked, out = rig.pool.swap_out(table, 4, rig.step)
-    assert (rig.ledger.swapping_blocks, rig.ledger.available_blocks) == (2, 2)
+    assert (rig.ledger.swapping_blocks, rig.ledger.available_blocks) == (2, 4)
     other = rig.ledger.open_table(2)
     key = RequestKey("other", 0)
     chunk = Chunk(key, 0, (1, 2, 3, 4), rig.ledger.extend(other, 4, rig.step), samples=False)
     rig.execute(StepPlan(rig.step, (chunk,), (Admitted(key, (1,), (), Sampling()),), swaps_out=out))
     assert rig.ledger.swapping_blocks == 2, "the copy is still under way"
-    assert not rig.pool.can_swap_in(parked, 2)
+    assert not rig.pool.can_swap_in(parked, 2), "there is room, but its bytes are not all there"
     with pytest.raises(InvariantError, match="blocks taken with"):
-        rig.ledger.extend(other, 5)
+        rig.ledger.extend(other, 9)
     rig.execute(StepPlan(rig.step + 1, ()))
-    assert (rig.ledger.swapping_blocks, rig.ledger.available_blocks) == (0, 2)
+    assert (rig.ledger.swapping_blocks, rig.ledger.available_blocks) == (0, 4)
     assert rig.pool.can_swap_in(parked, 2)
 
 

@@ -107,6 +107,8 @@ def test_case_1_a_place_can_be_what_is_short() -> None:
     candidates = [pool.run(4, priority=2), pool.run(4, priority=2)]
     assert pool.victims(candidates, 0, needed_sequences=1, above_priority=0) == [1]
     assert pool.victims(candidates, 0, needed_sequences=3, above_priority=0) == []
+    fenced = [pool.run(4, priority=2, step=7)]
+    assert pool.victims(fenced, 0, needed_sequences=1, above_priority=0) == []
 
 
 def test_case_3_nobody_gives_way_more_often_than_agreed() -> None:

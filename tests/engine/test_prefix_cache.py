@@ -114,6 +114,13 @@ def test_evicting_starts_at_the_end_of_a_chain() -> None:
         assert hits(ledger, PROMPT) == left
 
 
+def test_equal_blocks_after_different_ones_are_different() -> None:
+    ledger = make_ledger()
+    computed(ledger, [1, 2, 7, 8])
+    second, _ = computed(ledger, [3, 4, 7, 8])
+    assert ledger.cache.match(ledger.cache.chain([3, 4, 7, 8, 9], "a"), 5) == second.blocks
+
+
 def test_eviction_takes_from_the_tenant_most_above_its_share() -> None:
     ledger = make_ledger(blocks=8, size=1)
     ledger.cache.set_weight("heavy", 3.0)

@@ -1,0 +1,292 @@
+"""One wrong line each: a decrement, fence, lift or charge that is missing, and the test that must notice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MEMORY_WALK = "tests/simulation/test_memory_walk.py::test_long_walks_keep_every_block_and_every_byte"
+SCHEDULER_WALK = "tests/simulation/test_preemption_walk.py::test_long_walks_end_with_the_right_answers"
+LEDGER = "tests/engine/test_blocks.py"
+HOST_POOL = "tests/engine/test_host_pool.py"
+PREFIX_CACHE = "tests/engine/test_prefix_cache.py"
+PREEMPTION = "tests/engine/test_preemption.py"
+FAIRNESS = "tests/engine/test_fairness.py"
+OVERCOMMIT = "tests/engine/test_overcommit.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """``file`` with its only ``right`` replaced by ``wrong``; ``test`` fails then."""
+
+    name: str
+    file: str
+    right: str
+    wrong: str
+    test: str
+
+
+def _blocks(name: str, right: str, wrong: str, test: str = MEMORY_WALK) -> Mutant:
+    return Mutant(name, "engine/blocks.py", right, wrong, test)
+
+
+def _cache(name: str, right: str, wrong: str, test: str = PREFIX_CACHE) -> Mutant:
+    return Mutant(name, "engine/prefix_cache.py", right, wrong, test)
+
+
+def _host(name: str, right: str, wrong: str, test: str = HOST_POOL) -> Mutant:
+    return Mutant(name, "engine/host_pool.py", right, wrong, test)
+
+
+def _victims(name: str, right: str, wrong: str, test: str = PREEMPTION) -> Mutant:
+    return Mutant(name, "engine/preemption.py", right, wrong, test)
+
+
+MUTANTS = (
+    _blocks(
+        "a released block keeps its reference",
+        "        self._references[block] -= 1\n        self._fences",
+        "        self._fences",
+    ),
+    _blocks(
+        "a later fence is overwritten by an earlier one",
+        "self._fences[block] = max(self._fences[block], fence)",
+        "self._fences[block] = fence",
+        LEDGER,
+    ),
+    _blocks(
+        "a released block is free at once",
+        "if self._fences[block] > self._finished_step:",
+        "if self._fences[block] < 0:",
+    ),
+    _blocks(
+        "a fence is passed one step early",
+        "for block in [b for b in self._limbo if self._fences[b] <= self._finished_step]:",
+        "for block in [b for b in self._limbo if self._fences[b] <= self._finished_step + 1]:",
+    ),
+    _blocks(
+        "a step does not fence the blocks it touches",
+        "            table.last_step = step\n        return table.blocks",
+        "            pass\n        return table.blocks",
+    ),
+    _blocks(
+        "the source of a fork's copy is not fenced",
+        "        parent.last_step = max(parent.last_step, step)\n",
+        "",
+        LEDGER,
+    ),
+    _blocks(
+        "a swap pins nothing",
+        "            self._pins[block] += 1\n            self._swapping_blocks += self._pins",
+        "            self._swapping_blocks += self._pins",
+    ),
+    _blocks(
+        "a complete swap keeps its blocks",
+        "            self._holds.remove(hold)\n            self._close_hold(hold)",
+        "            self._holds.remove(hold)",
+    ),
+    _blocks(
+        "a swap is complete when its step is",
+        "self._copied_step = max(self._copied_step, step if copied_step is None else copied_step)",
+        "self._copied_step = max(self._copied_step, step)",
+    ),
+    _blocks(
+        "a closed table keeps its reservation",
+        "        self._reserved_blocks -= table.reserved_blocks\n        table.reserved_blocks = 0",
+        "        table.reserved_blocks = 0",
+    ),
+    _blocks(
+        "a taken block stays reserved",
+        "            self._reserved_blocks -= promised\n",
+        "",
+    ),
+    _blocks(
+        "a table is released first block first",
+        "        for block in reversed(table.blocks):\n            self._release(block, table.last_step)",
+        "        for block in table.blocks:\n            self._release(block, table.last_step)",
+    ),
+    _blocks(
+        "a hit leaves the block in limbo",
+        "            if block in self._limbo:\n                del self._limbo[block]",
+        "            if block in self._limbo:\n                pass",
+    ),
+    _blocks(
+        "a hit does not count what it takes from the cache",
+        "return max(0, blocks - len(prefix)) + revived <= self.available_blocks",
+        "return max(0, blocks - len(prefix)) <= self.available_blocks",
+    ),
+    _blocks(
+        "a half-computed block is published",
+        "for index in range(table.published_blocks, computed_tokens // self.block_size):",
+        "for index in range(table.published_blocks, len(table.blocks)):",
+    ),
+    _blocks(
+        "what follows a duplicate is published",
+        "                return\n            table.published_blocks = index + 1",
+        "                continue\n            table.published_blocks = index + 1",
+    ),
+    _blocks(
+        "KV of old weights is published",
+        "if table.resets != self.cache.resets:",
+        "if table.resets > self.cache.resets:",
+    ),
+    _blocks(
+        "a fork writes into its parent's partial block",
+        "full = tokens // self.block_size\n",
+        "full = -(-tokens // self.block_size)\n",
+    ),
+    _blocks(
+        "a block given to somebody else counts as a survivor",
+        "if self._generations[block] != generation or not self.cache.is_published(block):",
+        "if not self.cache.is_published(block):",
+        HOST_POOL,
+    ),
+    _blocks(
+        "blocks that a step still touches count as reclaimable",
+        "        if self.is_fenced(table):\n            return table.reserved_blocks\n",
+        "",
+        MEMORY_WALK,
+    ),
+    _cache(
+        "a hit covers the whole prompt",
+        "limit = (known_tokens - 1) // self._block_size\n        count",
+        "limit = known_tokens // self._block_size\n        count",
+    ),
+    _cache("tenants share a salt", "repr((salt, adapter, self", "repr((None, adapter, self"),
+    _cache("adapters share blocks", "repr((salt, adapter, self", "repr((salt, None, self"),
+    _cache("weights share blocks", "adapter, self._weights_version))", "adapter))"),
+    _cache(
+        "a digest forgets what came before",
+        "hashlib.sha256(parent + scope + words",
+        "hashlib.sha256(scope + words",
+    ),
+    _cache(
+        "an evicted block is still found",
+        "        del self._blocks[self._published.pop(block)[0]]\n",
+        "        self._published.pop(block)\n",
+    ),
+    _cache(
+        "a revived block stays evictable",
+        "        del self._evictable[owner][block]\n        self._evictable_blocks -= 1\n",
+        "",
+        MEMORY_WALK,
+    ),
+    _cache(
+        "the tenant with the least gives way first",
+        "owner = max(self._shares",
+        "owner = min(self._shares",
+    ),
+    _cache(
+        "duplicates are computed side by side",
+        "return self.digest(chain, missed) in self._expected",
+        "return False",
+    ),
+    _cache(
+        "new weights keep the old map",
+        "        for held in (self._blocks, self._published,",
+        "        for held in (self._published,",
+        MEMORY_WALK,
+    ),
+    _host(
+        "a slot is free before its copy is complete",
+        "            if step <= self._copied_step:\n                self._free",
+        "            if step <= self._copied_step + 9:\n                self._free",
+    ),
+    _host(
+        "slots of a dropped request are lost",
+        "        self._leaving.append((parked.step, parked.slots))\n        self.complete",
+        "        self.complete",
+    ),
+    _host("a request comes back before it is away", "return parked.step <= self._copied_step", "return True"),
+    _host(
+        "blocks being filled are not held",
+        "        self._ledger.hold_open(table, fresh, step)\n",
+        "",
+    ),
+    _host(
+        "a step in flight does not stop a swap",
+        "or self._ledger.is_fenced(table):",
+        "or False:",
+    ),
+    _victims(
+        "a set that does not free enough goes anyway",
+        "        if not self._is_enough(chosen, needed_blocks, needed_sequences):\n            return ()\n",
+        "",
+    ),
+    _victims(
+        "a fenced request gives way",
+        "and not self._ledger.is_fenced(table)",
+        "",
+    ),
+    _victims(
+        "a request gives way for ever",
+        "return request.preemptions >= self.limits.max_preemptions",
+        "return False",
+    ),
+    _victims(
+        "equals displace each other", "spec.priority > above_priority", "spec.priority >= above_priority"
+    ),
+    _victims("costs do not choose the mode", "if swap < recompute:", "if swap > recompute:"),
+    Mutant(
+        "one more is not counted behind its place",
+        "engine/overcommit.py",
+        "self._after[place] + current)",
+        "0.0)",
+        OVERCOMMIT,
+    ),
+    Mutant(
+        "a step computes on blocks that have not arrived",
+        "engine/memory.py",
+        "return request.table is not None and self.ledger.is_arriving(request.table)",
+        "return False",
+        SCHEDULER_WALK,
+    ),
+    Mutant(
+        "a parked request that ends keeps its slots",
+        "engine/memory.py",
+        "            self.host.drop(request.parked)\n",
+        "",
+        SCHEDULER_WALK,
+    ),
+    Mutant(
+        "a recomputed request still counts as computed",
+        "engine/memory.py",
+        "            self.ledger.close_table(table)\n            request.computed_tokens = 0\n",
+        "            self.ledger.close_table(table)\n",
+        SCHEDULER_WALK,
+    ),
+    Mutant(
+        "a tenant that returns is not lifted",
+        "engine/fairness.py",
+        "            account.time = max(account.time, self.floor())\n",
+        "            self.floor()\n",
+        FAIRNESS,
+    ),
+    Mutant(
+        "the last to leave does not set the floor",
+        "engine/fairness.py",
+        "            self._floor = max(self._floor, account.time)\n",
+        "            pass\n",
+        FAIRNESS,
+    ),
+    Mutant(
+        "a step is not charged",
+        "engine/fairness.py",
+        "        else:\n            account.time += cost / account.weight",
+        "        else:\n            pass",
+        FAIRNESS,
+    ),
+    Mutant(
+        "a step is charged without its weight",
+        "engine/fairness.py",
+        "        else:\n            account.time += cost / account.weight",
+        "        else:\n            account.time += cost",
+        FAIRNESS,
+    ),
+    Mutant(
+        "a departed tenant's last step is not charged",
+        "engine/fairness.py",
+        "            account.time += cost / account.weight\n            self.leave",
+        "            self.leave",
+        FAIRNESS,
+    ),
+)
