@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from headway.engine.blocks import BlockLedger
 from headway.engine.checks import check_request
+from headway.engine.cost_model import CostModel
 from headway.engine.errors import InvariantError
 from headway.engine.interfaces import Runner, Tokenizer
 from headway.engine.isolation import Isolated, execute_isolated
 from headway.engine.limits import StepLimits
+from headway.engine.memory_settings import MemorySettings
 from headway.engine.policy import Policy
 from headway.engine.scheduler import Scheduler
+from headway.engine.timeline import Timeline
 from headway.engine.transcript import Transcript
 from headway.engine.values import (
     Emission,
@@ -29,27 +31,42 @@ class Engine:
     (but one that a newer epoch replaces: its owner lost it and hears nothing more).
     """
 
-    def __init__(self, runner: Runner, tokenizer: Tokenizer, *, limits: StepLimits, policy: Policy) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        tokenizer: Tokenizer,
+        *,
+        limits: StepLimits,
+        policy: Policy,
+        memory: MemorySettings | None = None,
+    ) -> None:
         self._runner = runner
         self._tokenizer = tokenizer
         self._eos_token_ids = runner.eos_token_ids | tokenizer.eos_token_ids
-        ledger = BlockLedger(runner.block_count, runner.block_size)
-        self._scheduler = Scheduler(ledger, limits, policy, self._eos_token_ids)
+        cost = CostModel()
+        settings = memory or MemorySettings(is_overcommitted=limits.is_overcommitted)
+        built = settings.build(runner, cost)
+        self._scheduler = Scheduler(
+            built.ledger, limits, policy, self._eos_token_ids, cost=cost, memory=built
+        )
         self._transcripts: dict[str, Transcript] = {}
 
     def check(self, spec: RequestSpec) -> None:
         """Raise RequestError for a request that can never run here; changes nothing."""
         check_request(spec, self._runner)
 
-    def add(self, spec: RequestSpec) -> None:
+    def add(self, spec: RequestSpec, now: float | None = None) -> None:
         """Check a request and let it wait.
+
+        With ``now`` one that cannot end before its deadline by prediction is refused with DeadlineError, or
+        runs at best effort if it is demotable.
 
         A live duplicate with the same epoch is refused with RequestError, a newer epoch replaces the older;
         raises EngineFullError when too many wait. A refused request leaves nothing behind.
         """
         self.check(spec)
         transcript = Transcript(spec, self._tokenizer, self._eos_token_ids)
-        self._scheduler.add(spec, ended=FinishReason.STOP if transcript.is_stopped else None)
+        self._scheduler.add(spec, ended=FinishReason.STOP if transcript.is_stopped else None, now=now)
         self._transcripts[spec.request_id] = transcript
 
     def cancel(self, request_id: str, reason: FinishReason) -> None:
@@ -64,6 +81,10 @@ class Engine:
         """Let a held request go on."""
         self._scheduler.unhold(request_id)
 
+    def set_priority(self, request_id: str, priority: int) -> None:
+        """Move a live request to another class. Unknown ids leave no state."""
+        self._scheduler.set_priority(request_id, priority)
+
     def step(self, now: float) -> tuple[Output, ...]:
         """Run one iteration and say what it brought; also ends requests past their deadline.
 
@@ -74,6 +95,11 @@ class Engine:
             return ()
         result = self._execute(plan)
         return tuple([self._read(emission) for emission in self._scheduler.apply(plan, result, now)])
+
+    @property
+    def timeline(self) -> Timeline:
+        """What happened lately."""
+        return self._scheduler.timeline
 
     @property
     def has_work(self) -> bool:

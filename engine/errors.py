@@ -4,6 +4,7 @@ EngineError
 ├── RequestError            one request is at fault; the engine lives on
 │   ├── ContextLengthError  prompt + answer can never fit the model's context or the KV pool
 │   ├── InvalidTokenError   a token id outside the vocabulary
+│   ├── DeadlineError       it cannot end before its deadline, by prediction
 │   ├── ChatTemplateError   the model has no chat template, or it refuses these messages
 │   └── UnsupportedError    a feature that this model or runner does not have
 ├── EngineFullError         no room to wait here now; the request itself is fine
@@ -32,6 +33,12 @@ class InvalidTokenError(RequestError):
     """A token id that the model's vocabulary does not hold."""
 
     code = "invalid_token_id"
+
+
+class DeadlineError(RequestError):
+    """By prediction the request cannot end before its deadline."""
+
+    code = "deadline_unreachable"
 
 
 class ChatTemplateError(RequestError):

@@ -10,7 +10,7 @@ request   inside a tenant by slack: deadline less predicted service, patience in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import count
+from itertools import count, takewhile
 from typing import Final
 
 from headway.engine.fairness import Account, VirtualTimes
@@ -155,11 +155,7 @@ class FairPolicy:
     def enqueue(self, request: Request) -> None:
         """Let it wait."""
         spec = request.spec
-        due = spec.arrival_seconds + self._patience_seconds
-        if spec.deadline_seconds is not None:
-            due = min(due, spec.deadline_seconds - request.service_seconds)
-        # What was preempted goes first in its tenant: part of its work is done.
-        request.rank = (request.preemptions == 0, due, spec.arrival_seconds, request.serial)
+        request.rank = self._rank(request)
         band = self._band(spec.priority)
         queue = band.queues[spec.tenant]
         self._forgive(queue, request, request.debt)  # it may come back from a preemption
@@ -168,6 +164,14 @@ class FairPolicy:
         queue.line.add(request.rank, request)
         self.waiting += 1
         band.place(queue)
+
+    def _rank(self, request: Request) -> Rank:
+        spec = request.spec
+        due = spec.arrival_seconds + self._patience_seconds
+        if spec.deadline_seconds is not None:
+            due = min(due, spec.deadline_seconds - request.service_seconds)
+        # What was preempted goes first in its tenant: part of its work is done.
+        return (request.preemptions == 0, due, spec.arrival_seconds, request.serial)
 
     def withdraw(self, request: Request) -> None:
         """It waits no more; one that does not wait is ignored."""
@@ -198,6 +202,20 @@ class FairPolicy:
         account = times.find(request.spec.tenant)
         # Forgotten while its only request is held: it was at the floor.
         return 0.0 if account is None else account.position - times.floor()
+
+    def ahead(self, request: Request, work: Callable[[Request], float]) -> float:
+        """All of better classes, and of its own tenant what is more urgent, stretched by its share."""
+        spec = request.spec
+        better = [band for priority, band in self._bands.items() if priority < spec.priority]
+        total = sum(work(other) for band in better for queue in band.order for other in queue.line)
+        band = self._band(spec.priority)
+        own = band.queues.get(spec.tenant)
+        if own is None:
+            return total
+        rank = self._rank(request)
+        mine = sum(work(other) for other in takewhile(lambda other: other.rank < rank, own.line))
+        weights = sum(queue.account.weight for queue in band.queues.values())
+        return total + mine * weights / own.account.weight
 
     def charge(self, request: Request, cost: float) -> None:
         """Book what a step computed of it; also after it ended, for the step that ran meanwhile."""

@@ -85,6 +85,10 @@ class OutputQuantiles:
         if len(self._lengths) > self._max_tenants:
             self._lengths.popitem(last=False)
 
+    def knows(self, tenant: str) -> bool:
+        """Whether enough answers of this tenant were seen to expect anything but the longest."""
+        return len(self._lengths.get(tenant, (None, []))[1]) >= self._min_samples
+
     def remaining_tokens(self, tenant: str, generated_tokens: int, max_tokens: int) -> int:
         """Tokens that an answer with ``generated_tokens`` will probably still get, at most to ``max_tokens``.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
 from typing import Final, Protocol
 
 from headway.engine.fair import FairPolicy
@@ -63,6 +64,10 @@ class Policy(Protocol):
 
     def over_share(self, request: Request) -> float:
         """How far its tenant is above its share; more gives way first."""
+        ...
+
+    def ahead(self, request: Request, work: Callable[[Request], float]) -> float:
+        """The ``work`` of what waits and will be served before a request that would join now."""
         ...
 
     def charge(self, request: Request, cost: float) -> None:
@@ -128,6 +133,11 @@ class RankedPolicy(ABC):
     def over_share(self, request: Request) -> float:  # noqa: ARG002 -- nobody's share is counted
         """Nobody is above a share."""
         return 0.0
+
+    def ahead(self, request: Request, work: Callable[[Request], float]) -> float:
+        """The work of all with a smaller rank."""
+        rank = self.rank(request)
+        return sum(work(other) for other in takewhile(lambda other: self.rank(other) < rank, self._line))
 
     def charge(self, request: Request, cost: float) -> None:  # noqa: B027 -- a fixed order has nothing to do here
         """Nobody's share is counted."""

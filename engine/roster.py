@@ -9,6 +9,7 @@ from headway.engine.line import Line, Rank
 from headway.engine.memory import Memory
 from headway.engine.policy import Policy
 from headway.engine.request import Request
+from headway.engine.timeline import Happening, RequestEvent, Timeline
 from headway.engine.values import Emission, FinishReason, RequestKey, RequestSpec
 
 
@@ -19,9 +20,10 @@ class Roster:
     an ``apply`` emits it) and its key in ``released`` (until a plan that tells the runner was applied).
     """
 
-    def __init__(self, memory: Memory, policy: Policy) -> None:
+    def __init__(self, memory: Memory, policy: Policy, timeline: Timeline) -> None:
         self._memory = memory
         self._policy = policy
+        self._timeline = timeline
         self._live: dict[str, Request] = {}
         self._deadlines: Line[Request] = Line()
         self.running: dict[str, Request] = {}
@@ -65,8 +67,10 @@ class Roster:
                 "cancel the first and take its last output, or send a newer epoch"
             )
 
-    def enter(self, request: Request) -> None:
+    def enter(self, request: Request, now: float, step: int) -> None:
         """Let a request wait. A live older epoch of it leaves without a farewell: its owner lost it."""
+        self.record(request, Happening.ARRIVED, request.spec.arrival_seconds, step)
+        self.record(request, Happening.ADMITTED, now, step)
         older = self._live.get(request.key.request_id)
         if older is not None:
             self.remove(older)
@@ -134,8 +138,16 @@ class Roster:
         while (first := self._deadlines.first()) is not None and first[0][0] <= now:
             yield first[1]
 
-    def end(self, request: Request, reason: FinishReason) -> None:
+    def record(self, request: Request, happening: Happening, now: float, step: int, detail: str = "") -> None:
+        """Put an event of a request on the timeline."""
+        spec = request.spec
+        self._timeline.events.append(
+            RequestEvent(request.key, happening, now, step, spec.tenant, spec.priority, detail)
+        )
+
+    def end(self, request: Request, reason: FinishReason, now: float, step: int) -> None:
         """Remove a request and leave its farewell."""
+        self.record(request, Happening.FINISHED, now, step, reason.value)
         self.remove(request)
         self.farewells[request.key.request_id] = Emission(
             request.key, request.generated_tokens, None, finish_reason=reason

@@ -6,21 +6,21 @@ fits and lengthens block tables, but a plan that is thrown away loses nothing. `
 
 from __future__ import annotations
 
-import heapq
-import math
-from dataclasses import dataclass
+from dataclasses import replace
 
-from headway.engine.admission import Admission
 from headway.engine.blocks import BlockLedger
-from headway.engine.budget import StepBudget
-from headway.engine.cost_model import CostModel, StepShape, shape_of
+from headway.engine.cost_model import CostModel
+from headway.engine.deadlines import refuse_unreachable
 from headway.engine.errors import EngineFullError, InvariantError
+from headway.engine.flights import Flights
+from headway.engine.forecast import Forecast
 from headway.engine.limits import StepLimits
 from headway.engine.memory import Memory
+from headway.engine.planner import Planner
 from headway.engine.policy import Policy
-from headway.engine.preemption import Candidate, Preemption
 from headway.engine.request import Request, end_by_token
 from headway.engine.roster import Roster
+from headway.engine.timeline import Happening, Timeline
 from headway.engine.values import (
     Admitted,
     Chunk,
@@ -34,17 +34,6 @@ from headway.engine.values import (
     StepPlan,
     StepResult,
 )
-
-
-@dataclass(slots=True)
-class Flight:
-    """What ``apply`` has to remember of a plan."""
-
-    requests: list[Request]
-    """Of its chunks, in order."""
-    shape: StepShape
-    planned_at: float
-    predicted_seconds: float
 
 
 class Scheduler:
@@ -68,22 +57,23 @@ class Scheduler:
         self._eos_token_ids = eos_token_ids
         self._cost = cost or CostModel()
         self._memory = memory or Memory(ledger, self._cost, is_overcommitted=limits.is_overcommitted)
-        self._roster = Roster(self._memory, policy)
-        self._flights: dict[int, Flight] = {}
+        self.timeline = Timeline()
+        self._roster = Roster(self._memory, policy, self.timeline)
+        self._planner = Planner(self._roster, policy, self._memory, limits, self._cost)
+        self._forecast = Forecast(self._cost, policy, self._memory, limits.max_step_tokens)
+        self._flights = Flights(self._cost, self._forecast, policy, self._memory, self.timeline)
         self._serial = 0
         self._steps = 0
-        self._preempted_step = 0
-        self._executed_steps = 0
-        self._last_step_seconds = 0.0
-        self._predicted_seconds = 0.0
+        self._now = 0.0
 
     # -- Requests come, pause and go -------------------------------------------------------------------------
 
-    def add(self, spec: RequestSpec, ended: FinishReason | None = None) -> None:
+    def add(self, spec: RequestSpec, ended: FinishReason | None = None, *, now: float | None = None) -> None:
         """Let a checked request wait. ``ended``: nothing is left to compute, only the end is to be told.
 
         A newer epoch replaces a live older one, whose owner gets nothing more. Raises RequestError for the
-        same or an older epoch, EngineFullError when too many wait.
+        same or an older epoch, EngineFullError when too many wait, and where ``now`` is given DeadlineError
+        for one that cannot end before its deadline by prediction; a demotable one runs without it instead.
         """
         self._roster.refuse_duplicate(spec)
         if self._roster.waiting >= self._limits.max_waiting:
@@ -92,25 +82,28 @@ class Scheduler:
             )
         self._serial += 1
         request = Request(spec, self._serial)
+        ended = ended or self._end_of_resumed(spec)
+        if now is not None and ended is None:
+            refuse_unreachable(request, now, self._forecast, has_seat=self._has_seat())
+            spec = request.spec
         request.objective = self._objective(spec)
         if request.objective is not None:
             request.due_seconds = spec.arrival_seconds + request.objective.ttft_seconds
-        self._roster.enter(request)
-        ended = ended or self._end_of_resumed(spec)
+        self._roster.enter(request, self._now if now is None else now, self._steps)
         if ended is not None:
-            self._roster.end(request, ended)
+            self._roster.end(request, ended, self._now, self._steps)
 
     def cancel(self, request_id: str, reason: FinishReason) -> None:
         """End a request now; the next apply emits its last output. Unknown ids leave no state."""
         request = self._roster.named(request_id)
         if request is not None:
-            self._roster.end(request, reason)
+            self._roster.end(request, reason, self._now, self._steps)
 
     def finish(self, key: RequestKey) -> None:
         """End a request whose last output the caller has already (a stop string in its text)."""
         request = self._roster.find(key)
         if request is not None:
-            self._roster.remove(request)
+            self._finish(request, FinishReason.STOP)
 
     def hold(self, request_id: str) -> None:
         """Keep its blocks but do not schedule it until ``unhold``. Unknown ids leave no state."""
@@ -124,6 +117,18 @@ class Scheduler:
         if request is not None:
             self._roster.unhold(request)
 
+    # -- What may change while requests run ------------------------------------------------------------------
+
+    def set_limits(self, limits: StepLimits) -> None:
+        """Other caps from the next step on; what runs beyond them goes on, in turns."""
+        self._limits = self._planner.limits = limits
+
+    def set_priority(self, request_id: str, priority: int) -> None:
+        """Move a live request to another class, with what it has computed. Unknown ids leave no state."""
+        request = self._roster.named(request_id)
+        if request is not None and request.spec.priority != priority:
+            self._roster.move(request, replace(request.spec, priority=priority))
+
     # -- One step --------------------------------------------------------------------------------------------
 
     def plan(self, now: float) -> StepPlan | None:
@@ -133,9 +138,10 @@ class Scheduler:
         to ``apply``: it is not executed, and what the runner has to forget waits for one that is.
         """
         for request in self._roster.overdue(now):
-            self._roster.end(request, FinishReason.DEADLINE)
+            self._roster.end(request, FinishReason.DEADLINE, now, self._steps)
+        self._now = now
         self._steps += 1
-        scheduled = self._schedule(self._active(), now)
+        scheduled = self._planner.fill(self._steps, now, self._flights.last_seconds)
         is_waited_for = self._memory.is_swapping
         if not scheduled and not is_waited_for and not self._roster.farewells:
             self._steps -= 1
@@ -148,7 +154,7 @@ class Scheduler:
             released=tuple(self._roster.released) if scheduled or is_waited_for else (),
             awaits_copies=is_waited_for,
         )
-        self._remember(plan, [request for request, _ in scheduled], now)
+        self._flights.depart(plan, [request for request, _ in scheduled], now)
         return self._memory.with_copies(plan)
 
     def apply(self, plan: StepPlan, result: StepResult, now: float) -> tuple[Emission, ...]:
@@ -162,10 +168,7 @@ class Scheduler:
         if result.step == plan.step:
             for key in plan.released:
                 self._roster.released.pop(key, None)
-            flight = self._flights.pop(plan.step, None)
-            if flight is not None:
-                self._settle(plan, flight, result)
-                now = max(now, flight.planned_at + result.elapsed_seconds)
+            self._now = now = self._flights.land(plan, result, now)
             sampled = {entry.key: entry for entry in result.sampled}
             for chunk in plan.chunks:
                 request = self._roster.find(chunk.key)
@@ -219,12 +222,12 @@ class Scheduler:
             held=len(self._roster) - running - waiting,
             kv_blocks_total=self._memory.ledger.block_count,
             kv_blocks_used=self._memory.ledger.used_blocks,
-            steps=self._executed_steps,
-            last_step_seconds=self._last_step_seconds,
+            steps=self._flights.executed_steps,
+            last_step_seconds=self._flights.last_seconds,
             extra={
                 **self._memory.load(),
                 "step_prediction_error": self._cost.error,
-                "step_predicted_seconds": self._predicted_seconds,
+                "step_predicted_seconds": self._flights.last_predicted_seconds,
             },
         )
 
@@ -233,107 +236,6 @@ class Scheduler:
         self._roster.check()
 
     # -- Parts of a plan -------------------------------------------------------------------------------------
-
-    def _active(self) -> list[Request]:
-        """Running requests that this step may serve.
-
-        Held ones do not count against ``max_sequences``, so there may be more once they come back: then those
-        whose last step is longest ago go first.
-        """
-        active = [request for request in self._roster.running.values() if not request.is_held]
-        if self._memory.is_swapping:
-            active = [request for request in active if not self._memory.is_arriving(request)]
-        if len(active) <= self._limits.max_sequences:
-            return active
-        return heapq.nsmallest(
-            self._limits.max_sequences, active, key=lambda request: (request.scheduled_step, request.serial)
-        )
-
-    def _make_room(self, active: list[Request], now: float) -> set[Request]:
-        """Lengthen the tables of decodes beyond what is reserved; returns those that have to wait a step.
-
-        Where blocks are short somebody gives way, but never the first of those who need them: best class,
-        oldest. Blocks that copies under way will free are waited for instead.
-        """
-        if not self._memory.is_overcommitted:
-            return set()
-        growing = [r for r in active if r.pending_tokens == 1 and self._memory.lacking(r)]
-        growing.sort(key=lambda request: (request.spec.priority, request.serial))
-        while (short := len(growing) - self._memory.ledger.available_blocks) > 0:
-            others = [r for r in self._roster.running.values() if r is not growing[0]]
-            victims = () if self._memory.coming_blocks else self._choose(others, short, now)
-            if not victims:
-                break
-            for victim in victims:
-                self._give_way(victim)
-            active[:] = [request for request in active if request.table is not None]
-            growing = [request for request in growing if request.table is not None]
-        room = max(0, self._memory.ledger.available_blocks)
-        for request in growing[:room]:
-            self._memory.grow(request, self._steps)
-        return set(growing[room:])
-
-    def _choose(self, others: list[Request], blocks: int, now: float) -> tuple[Preemption, ...]:
-        """Who gives way for running requests; those about to be late only if there is nobody else."""
-        load = 1.0 + min(3.0, self._policy.waiting / max(1, len(others)))
-        for step_seconds in (self._last_step_seconds, -math.inf):
-            victims = self._memory.choose(
-                [self._candidate(request, now) for request in others],
-                blocks,
-                load=load,
-                step_seconds=step_seconds,
-            )
-            if victims:
-                return victims
-        return ()
-
-    def _candidate(self, request: Request, now: float) -> Candidate:
-        dues = (request.due_seconds, request.spec.deadline_seconds)
-        slack = min((due - now for due in dues if due is not None), default=math.inf)
-        return Candidate(request, self._policy.over_share(request), slack, self._memory.kept_tokens(request))
-
-    def _give_way(self, preemption: Preemption) -> None:
-        self._memory.give_way(preemption, self._steps)
-        self._roster.stop(preemption.request)
-        self._preempted_step = self._steps
-
-    def _schedule(self, active: list[Request], now: float) -> list[tuple[Request, int]]:
-        """Who gets how many tokens in this step. After a preemption nobody starts but its beneficiary."""
-        waiting = self._make_room(active, now)
-        budget = StepBudget(self._limits, self._cost, now)
-        decodes: list[Request] = []
-        prefills: list[Request] = []
-        for request in active:
-            (decodes if len(request.tokens) - request.computed_tokens == 1 else prefills).append(request)
-        if waiting:
-            decodes = [request for request in decodes if request not in waiting]
-        urgent, patient = budget.split(decodes)
-        budget.take_decodes(urgent)
-        self._memory.expect(prefills)
-        if self._preempted_step < self._steps:
-            admission = Admission(
-                policy=self._policy,
-                memory=self._memory,
-                limits=self._limits,
-                active=active,
-                prefills=prefills,
-                budget=budget.prefill_tokens(),
-                start=lambda request: self._start(request, now),
-                give_way=self._give_way,
-                candidate=lambda request: self._candidate(request, now),
-            )
-            prefills += admission.run(now)
-        present = [r for r in prefills if r.table is not None and not self._memory.is_arriving(r)]
-        granted = budget.grant_prefills(self._policy, present)
-        taken = budget.take_patient([r for r in patient if r.table is not None], is_crowded=bool(granted))
-        runs = [(request, 1) for request in urgent if request.table is not None]
-        return runs + granted + [(request, 1) for request in taken]
-
-    def _start(self, request: Request, now: float) -> None:
-        self._memory.open(request, self._steps)
-        paid = max(request.charged_tokens, request.computed_tokens)
-        cost = self._cost.price(paid, request.known_tokens - paid) if paid < request.known_tokens else 0.0
-        self._roster.start(request, now, cost)
 
     def _chunk(self, request: Request, tokens: int) -> Chunk:
         if request.table is None:
@@ -350,44 +252,28 @@ class Scheduler:
             end == len(known),
         )
 
-    def _remember(self, plan: StepPlan, requests: list[Request], now: float) -> None:
-        """Keep what ``apply`` needs; of plans that were thrown away only the last."""
-        shape = shape_of([(chunk.start, len(chunk.token_ids)) for chunk in plan.chunks])
-        predicted = self._cost.predict(shape) if plan.chunks else 0.0
-        self._flights = {step: f for step, f in self._flights.items() if step == plan.step - 1}
-        self._flights[plan.step] = Flight(requests, shape, now, predicted)
-
-    # -- Parts of apply --------------------------------------------------------------------------------------
-
-    def _settle(self, plan: StepPlan, flight: Flight, result: StepResult) -> None:
-        """Book what a step took: time for the model, service for the shares, fences for the blocks."""
-        self._memory.complete(plan, result.copied_step)
-        self._last_step_seconds = result.elapsed_seconds
-        self._predicted_seconds = flight.predicted_seconds
-        if not plan.chunks:
-            return
-        self._executed_steps += 1
-        self._cost.observe(flight.shape, result.elapsed_seconds)
-        for request, chunk in zip(flight.requests, plan.chunks, strict=True):
-            end = chunk.start + len(chunk.token_ids)
-            # What was computed before, and lost to a preemption, is paid for.
-            paid = max(chunk.start, request.charged_tokens)
-            if paid < end:
-                # Also when it was cancelled meanwhile: the time is spent.
-                self._policy.charge(request, self._cost.price(paid, end - paid))
-                request.charged_tokens = end
-
     def _commit_token(self, request: Request, sampled: Sampled | None, now: float) -> Emission:
         if sampled is None:
             raise InvariantError(f"the runner sampled no token for {request.key}")
         index = request.generated_tokens
         request.tokens.append(sampled.token_id)
         request.pace(now)
+        if request.generated_tokens - len(request.spec.generated_token_ids) == 1:
+            self._roster.record(request, Happening.PREFILLED, now, self._steps)
         reason = end_by_token(request.spec, self._eos_token_ids, index, sampled.token_id)
         if reason is not None:
-            self._memory.quantiles.observe(request.spec.tenant, request.generated_tokens)
-            self._roster.remove(request)
+            self._finish(request, reason)
         return Emission(request.key, index, sampled.token_id, sampled.logprobs, reason)
+
+    def _finish(self, request: Request, reason: FinishReason) -> None:
+        """It ended by itself: its length says what to expect of its tenant."""
+        self._memory.quantiles.observe(request.spec.tenant, request.generated_tokens)
+        self._roster.record(request, Happening.FINISHED, self._now, self._steps, reason.value)
+        self._roster.remove(request)
+
+    def _has_seat(self) -> bool:
+        """Whether nobody would have to wait now."""
+        return not self._policy.waiting and len(self._roster.running) < self._limits.max_sequences
 
     def _objective(self, spec: RequestSpec) -> Objective | None:
         if spec.objective is not None or not 0 <= spec.priority < len(self._limits.objectives):

@@ -1,0 +1,88 @@
+"""Plans under way, and what is booked when their results come: time, service and fences."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+
+from headway.engine.cost_model import CostModel, StepShape, shape_of
+from headway.engine.forecast import Forecast
+from headway.engine.memory import Memory
+from headway.engine.policy import Policy
+from headway.engine.request import Request
+from headway.engine.timeline import StepEvent, Timeline
+from headway.engine.values import StepPlan, StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """What has to be remembered of a plan."""
+
+    requests: list[Request]
+    """Of its chunks, in order."""
+    shape: StepShape
+    planned_at: float
+    predicted_seconds: float
+
+
+class Flights:
+    """Books each plan's result once. Plans that were thrown away are forgotten with the next but one."""
+
+    def __init__(
+        self, cost: CostModel, forecast: Forecast, policy: Policy, memory: Memory, timeline: Timeline
+    ) -> None:
+        self._cost = cost
+        self._forecast = forecast
+        self._policy = policy
+        self._memory = memory
+        self._timeline = timeline
+        self._flights: dict[int, Flight] = {}
+        self.executed_steps = 0
+        self.last_seconds = 0.0
+        self.last_predicted_seconds = 0.0
+
+    def depart(self, plan: StepPlan, requests: list[Request], now: float) -> None:
+        """The plan was made."""
+        shape = shape_of([(chunk.start, len(chunk.token_ids)) for chunk in plan.chunks])
+        predicted = self._cost.predict(shape) if plan.chunks else 0.0
+        self._flights = {step: f for step, f in self._flights.items() if step == plan.step - 1}
+        self._flights[plan.step] = Flight(requests, shape, now, predicted)
+
+    def land(self, plan: StepPlan, result: StepResult, now: float) -> float:
+        """Book a result, if it is the first of its plan; returns when the step ended, at the earliest."""
+        flight = self._flights.pop(plan.step, None)
+        if flight is None:
+            return now
+        self._memory.complete(plan, result.copied_step)
+        self.last_seconds, self.last_predicted_seconds = result.elapsed_seconds, flight.predicted_seconds
+        if plan.chunks:
+            self.executed_steps += 1
+            self._cost.observe(flight.shape, result.elapsed_seconds)
+            self._forecast.observe(float(flight.shape.new_tokens), result.elapsed_seconds)
+            self._charge(plan, flight)
+            self._record(plan, flight, result)
+        return max(now, flight.planned_at + result.elapsed_seconds)
+
+    def _charge(self, plan: StepPlan, flight: Flight) -> None:
+        """Also what was cancelled meanwhile: the time is spent. What a preemption lost is paid for."""
+        for request, chunk in zip(flight.requests, plan.chunks, strict=True):
+            end = chunk.start + len(chunk.token_ids)
+            paid = max(chunk.start, request.charged_tokens)
+            if paid < end:
+                self._policy.charge(request, self._cost.price(paid, end - paid))
+                request.charged_tokens = end
+
+    def _record(self, plan: StepPlan, flight: Flight, result: StepResult) -> None:
+        self._timeline.steps.append(
+            StepEvent(
+                step=plan.step,
+                planned_at=flight.planned_at,
+                predicted_seconds=flight.predicted_seconds,
+                real_seconds=result.elapsed_seconds,
+                kv_blocks_used=self._memory.ledger.used_blocks,
+                waiting=self._policy.waiting,
+                keys=tuple([chunk.key for chunk in plan.chunks]),
+                tokens=array("i", [len(chunk.token_ids) for chunk in plan.chunks]),
+                samples=bytes([chunk.samples for chunk in plan.chunks]),
+            )
+        )

@@ -1,0 +1,155 @@
+"""What one step holds: who gets room, who starts, who gives way, and how many tokens each."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from typing import Final
+
+from headway.engine.admission import Admission
+from headway.engine.budget import StepBudget
+from headway.engine.cost_model import CostModel
+from headway.engine.limits import StepLimits
+from headway.engine.memory import Memory
+from headway.engine.policy import Policy
+from headway.engine.preemption import Candidate, Mode, Preemption
+from headway.engine.request import Request
+from headway.engine.roster import Roster
+from headway.engine.timeline import Happening
+
+MOST_LOAD: Final = 4.0
+"""How much dearer recomputing may get by the requests that wait for the same device."""
+
+
+class Planner:
+    """Fills steps from the roster. Changes places and tables, commits no tokens."""
+
+    def __init__(
+        self, roster: Roster, policy: Policy, memory: Memory, limits: StepLimits, cost: CostModel
+    ) -> None:
+        self.limits = limits
+        self._roster = roster
+        self._policy = policy
+        self._memory = memory
+        self._cost = cost
+        self._step = 0
+        self._now = 0.0
+        self._step_seconds = 0.0
+        self._preempted_step = 0
+
+    def fill(self, step: int, now: float, step_seconds: float) -> list[tuple[Request, int]]:
+        """Who gets how many tokens in this step; ``step_seconds``: how long the last one took.
+
+        After a preemption nobody starts but its beneficiary.
+        """
+        self._step, self._now, self._step_seconds = step, now, step_seconds
+        active = self._active()
+        waiting = self._make_room(active)
+        decodes: list[Request] = []
+        prefills: list[Request] = []
+        for request in active:
+            (decodes if len(request.tokens) - request.computed_tokens == 1 else prefills).append(request)
+        if waiting:
+            decodes = [request for request in decodes if request not in waiting]
+        budget = StepBudget(self.limits, self._cost, now)
+        urgent, patient = budget.split(decodes)
+        budget.take_decodes(urgent)
+        self._memory.expect(prefills)
+        prefills += self._admit(active, prefills, budget)
+        present = [r for r in prefills if r.table is not None and not self._memory.is_arriving(r)]
+        granted = budget.grant_prefills(self._policy, present)
+        taken = budget.take_patient([r for r in patient if r.table is not None], is_crowded=bool(granted))
+        runs = [(request, 1) for request in urgent if request.table is not None]
+        return runs + granted + [(request, 1) for request in taken]
+
+    def _active(self) -> list[Request]:
+        """Running requests that this step may serve.
+
+        Held ones do not count against ``max_sequences``, so there may be more once they come back: then those
+        whose last step is longest ago go first.
+        """
+        active = [request for request in self._roster.running.values() if not request.is_held]
+        if self._memory.is_swapping:
+            active = [request for request in active if not self._memory.is_arriving(request)]
+        if len(active) <= self.limits.max_sequences:
+            return active
+        return heapq.nsmallest(
+            self.limits.max_sequences, active, key=lambda request: (request.scheduled_step, request.serial)
+        )
+
+    def _admit(self, active: list[Request], prefills: list[Request], budget: StepBudget) -> list[Request]:
+        if self._preempted_step == self._step:
+            return []
+        admission = Admission(
+            policy=self._policy,
+            memory=self._memory,
+            limits=self.limits,
+            active=active,
+            prefills=prefills,
+            budget=budget.prefill_tokens(),
+            start=self._start,
+            give_way=self._give_way,
+            candidate=self._candidate,
+        )
+        return admission.run(self._now)
+
+    # -- Blocks are short ------------------------------------------------------------------------------------
+
+    def _make_room(self, active: list[Request]) -> set[Request]:
+        """Lengthen the tables of decodes beyond what is reserved; returns those that have to wait a step.
+
+        Where blocks are short somebody gives way, but never the first of those who need them: best class,
+        oldest. Blocks that copies under way will free are waited for instead.
+        """
+        if not self._memory.is_overcommitted:
+            return set()
+        growing = [r for r in active if r.pending_tokens == 1 and self._memory.lacking(r)]
+        growing.sort(key=lambda request: (request.spec.priority, request.serial))
+        while (short := len(growing) - self._memory.ledger.available_blocks) > 0:
+            others = [r for r in self._roster.running.values() if r is not growing[0]]
+            victims = () if self._memory.coming_blocks else self._choose(others, short)
+            if not victims:
+                break
+            for victim in victims:
+                self._give_way(victim)
+            active[:] = [request for request in active if request.table is not None]
+            growing = [request for request in growing if request.table is not None]
+        room = max(0, self._memory.ledger.available_blocks)
+        for request in growing[:room]:
+            self._memory.grow(request, self._step)
+        return set(growing[room:])
+
+    def _choose(self, others: list[Request], blocks: int) -> tuple[Preemption, ...]:
+        """Who gives way for running requests; those about to be late only if there is nobody else."""
+        load = min(MOST_LOAD, 1.0 + self._policy.waiting / max(1, len(others)))
+        for step_seconds in (self._step_seconds, -math.inf):
+            victims = self._memory.choose(
+                [self._candidate(request) for request in others],
+                blocks,
+                load=load,
+                step_seconds=step_seconds,
+            )
+            if victims:
+                return victims
+        return ()
+
+    def _candidate(self, request: Request) -> Candidate:
+        dues = (request.due_seconds, request.spec.deadline_seconds)
+        slack = min((due - self._now for due in dues if due is not None), default=math.inf)
+        return Candidate(request, self._policy.over_share(request), slack, self._memory.kept_tokens(request))
+
+    def _give_way(self, preemption: Preemption) -> None:
+        request = preemption.request
+        happening = Happening.SWAPPED if preemption.mode is Mode.SWAP else Happening.RECOMPUTED
+        self._roster.record(request, happening, self._now, self._step, str(request.computed_tokens))
+        self._memory.give_way(preemption, self._step)
+        self._roster.stop(request)
+        self._preempted_step = self._step
+
+    def _start(self, request: Request) -> None:
+        happening = Happening.RESUMED if request.preemptions else Happening.STARTED
+        self._roster.record(request, happening, self._now, self._step)
+        self._memory.open(request, self._step)
+        paid = max(request.charged_tokens, request.computed_tokens)
+        cost = self._cost.price(paid, request.known_tokens - paid) if paid < request.known_tokens else 0.0
+        self._roster.start(request, self._now, cost)

@@ -1,0 +1,168 @@
+"""A step's budget in predicted time: who is in it, how long it gets, and that every delay ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from copy import deepcopy
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headway.engine.blocks import BlockLedger
+from headway.engine.cost_model import CostModel, shape_of
+from headway.engine.limits import StepLimits
+from headway.engine.policy import Fcfs
+from headway.engine.scheduler import Scheduler
+from headway.engine.values import Objective, RequestKey, RequestSpec, Sampled, Sampling, StepPlan, StepResult
+
+BASE, PER_TOKEN = 0.010, 0.001
+
+
+def seconds_of(plan: StepPlan) -> float:
+    return BASE + PER_TOKEN * plan.new_tokens
+
+
+def trained_cost() -> CostModel:
+    cost = CostModel()
+    for size in range(60):
+        mixed, decodes = shape_of([(0, 2 + size), (50, 1)]), shape_of([(50 + size, 1)] * (1 + size % 20))
+        cost.observe(mixed, BASE + PER_TOKEN * mixed.new_tokens)
+        cost.observe(decodes, BASE + PER_TOKEN * decodes.new_tokens)
+    assert cost.is_trusted
+    return cost
+
+
+TRAINED = trained_cost()
+
+
+def make_scheduler(limits: StepLimits, cost: CostModel | None = None) -> Scheduler:
+    ledger = BlockLedger(4096, 16)
+    return Scheduler(ledger, limits, Fcfs(), frozenset(), cost=cost or deepcopy(TRAINED))
+
+
+def spec(
+    name: str, prompt: int = 4, max_tokens: int = 100, arrival: float = 0.0, tpot: float | None = None
+) -> RequestSpec:
+    objective = None if tpot is None else Objective(1.0, tpot)
+    return RequestSpec(
+        name, 0, (1,) * prompt, Sampling(), max_tokens, arrival_seconds=arrival, objective=objective
+    )
+
+
+def step(scheduler: Scheduler, now: float) -> tuple[StepPlan, float]:
+    plan = scheduler.plan(now)
+    assert plan is not None
+    taken = seconds_of(plan)
+    sampled = tuple(Sampled(chunk.key, 7) for chunk in plan.chunks if chunk.samples)
+    scheduler.apply(plan, StepResult(plan.step, sampled, taken), now + taken)
+    scheduler.check()
+    return plan, now + taken
+
+
+def sizes(plan: StepPlan) -> dict[str, int]:
+    return {chunk.key.request_id: len(chunk.token_ids) for chunk in plan.chunks}
+
+
+def test_a_step_without_due_tokens_fills_the_longest_step_time() -> None:
+    scheduler = make_scheduler(StepLimits(max_step_tokens=1000, max_step_seconds=0.2))
+    scheduler.add(spec("a", prompt=5000))
+    plan, _ = step(scheduler, 0.0)
+    assert seconds_of(plan) == pytest.approx(0.2, rel=0.05)
+
+
+def test_the_token_due_first_ends_the_step_in_time() -> None:
+    scheduler = make_scheduler(StepLimits(max_step_tokens=1000, max_step_seconds=0.5))
+    scheduler.add(spec("chat", tpot=0.1))
+    _, now = step(scheduler, 0.99)  # its first token is just in time: no slack is saved up
+    scheduler.add(spec("book", prompt=5000, arrival=now))
+    plan, _ = step(scheduler, now)
+    assert sizes(plan)["chat"] == 1
+    assert 0.08 <= seconds_of(plan) <= 0.105
+
+
+def test_a_decode_with_slack_makes_room_for_a_prefill_and_is_left_out_only_so_often() -> None:
+    limits = StepLimits(max_step_tokens=64, max_step_seconds=0.06, min_chunk_tokens=8, max_skipped_steps=3)
+    scheduler = make_scheduler(limits)
+    scheduler.add(spec("patient", tpot=50.0))
+    _, now = step(scheduler, 0.0)
+    scheduler.add(spec("book", prompt=4000, arrival=now))
+    seen: list[bool] = []
+    for _ in range(16):
+        plan, now = step(scheduler, now)
+        assert seconds_of(plan) <= 0.06 * 1.05
+        seen.append("patient" in sizes(plan))
+    assert seen == [False, False, False, True] * 4
+
+
+def test_a_prefill_gets_its_floor_even_when_every_token_is_late() -> None:
+    scheduler = make_scheduler(StepLimits(max_step_tokens=256, min_chunk_tokens=32, min_step_seconds=0.001))
+    for place in range(20):
+        scheduler.add(spec(f"chat{place}", tpot=0.001))
+    _, now = step(scheduler, 100.0)
+    scheduler.add(spec("book", prompt=1000))
+    plan, _ = step(scheduler, now)
+    assert sizes(plan)["book"] == 32
+    assert len(plan.chunks) == 21
+
+
+def test_a_late_token_does_not_make_all_later_ones_late() -> None:
+    scheduler = make_scheduler(StepLimits(max_step_tokens=1000, max_step_seconds=0.5))
+    scheduler.add(spec("chat", tpot=0.2))
+    _, now = step(scheduler, 60.0)  # started a minute late
+    scheduler.add(spec("book", prompt=5000, arrival=now))
+    plan, _ = step(scheduler, now)
+    assert seconds_of(plan) == pytest.approx(0.2, rel=0.1)
+
+
+def test_without_trust_in_the_model_tokens_are_the_budget() -> None:
+    scheduler = make_scheduler(StepLimits(max_step_tokens=256, max_step_seconds=0.01), CostModel())
+    scheduler.add(spec("a", prompt=5000))
+    plan, _ = step(scheduler, 0.0)
+    assert plan.new_tokens == 256
+
+
+def test_several_long_prompts_prefill_side_by_side_within_the_time() -> None:
+    scheduler = make_scheduler(StepLimits(max_step_tokens=1000, max_step_seconds=0.1, min_chunk_tokens=8))
+    for name in "abc":
+        scheduler.add(spec(name, prompt=2000))
+    plan, _ = step(scheduler, 0.0)
+    assert len(plan.chunks) == 3
+    assert max(sizes(plan).values()) <= 2 * min(sizes(plan).values())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    prompts=st.lists(
+        st.tuples(st.integers(1, 300), st.none() | st.floats(0.02, 5.0)), min_size=1, max_size=12
+    ),
+    longest=st.floats(0.03, 0.5),
+    skips=st.integers(1, 4),
+)
+def test_time_is_kept_or_the_step_is_minimal_and_nobody_waits_longer_than_promised(
+    prompts: list[tuple[int, float | None]], longest: float, skips: int
+) -> None:
+    limits = StepLimits(
+        max_step_tokens=64,
+        max_sequences=12,
+        min_chunk_tokens=4,
+        max_step_seconds=longest,
+        max_skipped_steps=skips,
+    )
+    scheduler = make_scheduler(limits)
+    for place, (prompt, tpot) in enumerate(prompts):
+        scheduler.add(spec(f"r{place}", prompt=prompt, max_tokens=12, tpot=tpot))
+    now, absent = 0.0, Counter[str]()
+    decoding: set[str] = set()
+    while scheduler.has_work:
+        plan, after = step(scheduler, now)
+        prefill = sum(len(c.token_ids) for c in plan.chunks if len(c.token_ids) > 1)
+        assert seconds_of(plan) <= longest * 1.15 or prefill <= 4
+        for name in decoding:
+            absent[name] = 0 if name in sizes(plan) else absent[name] + 1
+            assert absent[name] <= skips
+        for chunk in plan.chunks:
+            if chunk.samples:
+                decoding.add(chunk.key.request_id)
+        decoding -= {name for name in decoding if scheduler.announce(RequestKey(name, 0)) is None}
+        now = after
