@@ -15,7 +15,7 @@ import orjson
 from headway.queueing.client import Client
 from headway.queueing.errors import InvalidJobError, QueueingError, QueueUnavailableError
 from headway.queueing.events import EndEvent, EndReason, StreamEvent, TokenEvent
-from headway.services.connection import locate, not_reachable, open_queue
+from headway.services.connection import close_queue, locate, not_reachable, open_queue
 from headway.services.errors import ServiceError, UsageError
 
 Outcome = TypeVar("Outcome")
@@ -137,8 +137,11 @@ def _with_client(url: str, act: Callable[[Client], Awaitable[Outcome]]) -> Outco
     """Run one action with a client; the queue's errors become those of the command line."""
 
     async def run() -> Outcome:
-        async with Client(open_queue(url), patience_seconds=PATIENCE_SECONDS) as client:
-            return await act(client)
+        queue = open_queue(url)
+        try:
+            return await act(Client(queue, patience_seconds=PATIENCE_SECONDS))
+        finally:
+            await close_queue(queue)
 
     try:
         return asyncio.run(run())
