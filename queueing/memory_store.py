@@ -162,7 +162,7 @@ class MemoryStore:
         requeued: list[str] = []
         dead: list[str] = []
         lane = self.lane(lane_name)
-        for record in tuple(lane.records.values()):
+        for record in sorted(lane.records.values(), key=lambda each: (each.lease_ms, each.job_id)):
             if record.state is JobState.RUNNING and record.lease_ms <= now:
                 record.attempts += 1
                 self._take_back(record, requeued, dead)
