@@ -237,6 +237,8 @@ finish() {
         [ -z "$(docker ps --all --quiet --filter label=com.docker.compose.project=headway-prove)" ] ||
             printf 'warning: containers are left; see docker ps --all\n' >&2
     fi
+    # In a dockerd of our own nothing but our former builds is nameless.
+    [ -z "$dockerd_pid" ] || docker image prune --force >/dev/null
     stop_dockerd
     rm -rf "$work"
     ok "containers, networks, volumes and the dockerd of this run are gone; the cache stays in $cache"
