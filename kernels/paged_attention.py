@@ -12,7 +12,7 @@ are vLLM's (Kwon et al., SOSP'23); the packed mixed batch is Sarathi's (Agrawal 
 The CPU path gathers each sequence's tiles once per layer. Decodes of similar context run as one group of
 batched matrix products, prefill chunks in tiles of queries over the keys that they see. Measured on two
 cores, 9/3 heads of 64, bf16, per layer: 32 decodes at context 225 take 0.31 ms, against 0.68 (padded gather,
-SDPA), 1.3 (SDPA per sequence), 4.1 (SDPA, heads expanded); a prefill of 512 takes 4.7 ms of a core, by SDPA 8.8.
+SDPA), 1.3 (SDPA per sequence), 4.1 (SDPA, heads expanded); a prefill of 512 takes 4.7 ms of a core, not 8.8.
 """
 
 from __future__ import annotations
