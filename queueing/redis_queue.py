@@ -99,6 +99,7 @@ class RedisQueue(ProducerSide, ConsumerSide):
 
     async def close(self) -> None:
         """See ``Queue.close``."""
+        self._server.seal()
         await self._reader.close()
         await self._server.close()
 
