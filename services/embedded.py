@@ -8,6 +8,7 @@ lives here, and a socket or pid file found is stale. Lock taken: the server that
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import platform
@@ -123,6 +124,12 @@ class EmbeddedServer:
             child.kill()
             raise
         return child
+
+    def tidy(self) -> None:
+        """After its end: remove the runtime dir outside the state dir, if there was one."""
+        if self.socket.parent != self._folder:
+            with contextlib.suppress(OSError):
+                self.socket.parent.rmdir()
 
     async def _lock_or_adopt(self) -> int | ChildProcess:
         """The lock's descriptor when nobody lives here, else the living server on a leash."""

@@ -222,6 +222,8 @@ class Supervisor:
             await self.fleet.end_now()
         else:
             self._state.forget()
+        if self.fleet.server is not None:
+            self.fleet.server.tidy()
         self._journal.write("stopped", in_order=is_orderly)
         if self._queue is not None:
             await close_queue(self._queue)

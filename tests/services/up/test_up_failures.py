@@ -235,6 +235,7 @@ def test_a_state_dir_too_deep_for_a_socket_works_through_a_short_runtime_dir(tmp
         job_id = up.submit("drill", "--max-tokens", "3")
         assert up.run("tail", job_id).returncode == 0
         assert up.stop() == 0
+        assert not Path(path).parent.exists()
 
 
 def test_a_living_server_of_ours_is_adopted_and_dies_with_its_new_parent(tmp_path: Path) -> None:
