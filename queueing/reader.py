@@ -58,8 +58,11 @@ class StreamReader:
 
     async def close(self) -> None:
         """Stop listening, and wake the readers that still wait: the closed server refuses their next call."""
-        for task in self._background:
-            task.cancel()
+        running = {task for task in self._background if not task.done()}
+        while running:  # Python 3.11's wait_for, inside the client library, can swallow a cancel: ask again
+            for task in running:
+                task.cancel()
+            _, running = await asyncio.wait(running, timeout=0.2)
         await asyncio.gather(*self._background, return_exceptions=True)
         self._background.clear()
         self._bells.ring_all()
