@@ -9,7 +9,7 @@ import redis
 from tests.queueing.conftest import BODY, MODEL, TAG, emit, stop
 
 from headway.queueing.errors import UnknownJobError
-from headway.queueing.events import START, EndEvent, EndReason, JobState
+from headway.queueing.events import START, EndEvent, EndReason, JobState, TokenEvent
 from headway.queueing.protocol import Fenced
 
 if TYPE_CHECKING:
@@ -134,6 +134,24 @@ async def test_a_damaged_token_stream_costs_its_own_job_only(
         events = await queue.read(f"tiny:0:{key}", START, wait_seconds=0)
         assert isinstance(events[-1], EndEvent)
     assert (await queue.status("tiny:0:bad")).state is JobState.FINISHED
+
+
+@pytest.mark.parametrize("stray", ["0-5000", f"0-{2**64 - 1}"])
+async def test_a_strangers_entry_in_a_token_stream_stops_neither_claim_nor_reader(
+    redis_url: str, open_queue: OpenQueue, stray: str
+) -> None:
+    queue = open_queue(redis_url)
+    await queue.submit_body(MODEL, BODY, key="k")
+    (first,) = await queue.claim(MODEL, "w1", 1)
+    with redis.Redis.from_url(redis_url) as raw:
+        raw.xadd(f"o:{TAG}:k", {"x": "y"}, id=stray)
+    assert await queue.emit([emit(first, 1, 2)]) == (Fenced.OK,)
+    await queue.release([(first.job_id, first.token)])
+    (claim,) = await queue.claim(MODEL, "w2", 1)
+    assert [event.cursor.tokens for event in claim.committed] == [1, 2]
+    assert await queue.finish([stop(claim, 2)]) == (Fenced.OK,)
+    events = await queue.read("tiny:0:k", START, wait_seconds=0)
+    assert [type(event) for event in events] == [TokenEvent, TokenEvent, EndEvent]
 
 
 async def test_many_strays_do_not_hold_the_server_for_long(redis_url: str, open_queue: OpenQueue) -> None:
