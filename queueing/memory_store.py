@@ -171,6 +171,7 @@ class MemoryStore:
                 self.end_if_due(record)
             elif self._is_past(record, self.settings.record_retention_seconds):
                 del lane.records[JobId.parse(record.job_id).key]
+        self._idempotent = {name: kept for name, kept in self._idempotent.items() if kept[2] > now}
         return Reaped(tuple(requeued), tuple(dead))
 
     def _take_back(self, record: Record, requeued: list[str], dead: list[str]) -> None:
