@@ -22,10 +22,7 @@ from headway.queueing.ids import JobId
 from headway.queueing.keys import HINT_PATTERN, JobKeys
 from headway.queueing.results import events_of
 from headway.queueing.server import Argument, Reply, Server
-from headway.queueing.settings import QueueSettings
-
-READ_LIMIT: Final = 256
-"""Most events of one read: bounds the memory that a reader far behind takes at a time."""
+from headway.queueing.settings import READ_LIMIT, QueueSettings
 
 _FETCHES_PER_PIPELINE: Final = 128
 _RESUBSCRIBE_SECONDS: Final = 0.5
