@@ -17,6 +17,7 @@ from headway.queueing.errors import InvalidJobError, QueueingError, QueueUnavail
 from headway.queueing.events import EndEvent, EndReason, StreamEvent, TokenEvent
 from headway.services.connection import close_queue, locate, not_reachable, open_queue
 from headway.services.errors import ServiceError, UsageError
+from headway.services.settings import served_name
 
 Outcome = TypeVar("Outcome")
 
@@ -28,7 +29,9 @@ GOOD_ENDS: Final = (EndReason.STOP, EndReason.LENGTH)
 def submit_job(fields: dict[str, Any], model: str | None, redis_url: str | None, state_dir: Path) -> str:
     """Post a job; its id. Raises ServiceError."""
     url, state = locate(redis_url, state_dir)
-    served = state.model if state is not None and model is None else model
+    served = None if state is None else state.model
+    if model is not None:
+        served = served_name(model)  # HEADWAY_MODEL may hold a path, since `headway up` reads it too
 
     async def post(client: Client) -> str:
         name = served if served is not None else await _only_model(client)
