@@ -152,12 +152,14 @@ register('headway_submit', function(keys, args)
   local job, problem = parse(tag, body)
   problem = problem or wrong_field(job)
   if problem then return problem end
+  mend(tag)
   if redis.call('EXISTS', name(tag, 'j', key)) == 1 then return {'exists', key} end
   local same, print
   if job.idempotency_key then
     print = fingerprint(job)
     if not print then return invalid('idempotency_key', 'the body has too many parts to be compared') end
     same = name(tag, 'idem', (job.tenant or 'default') .. ':' .. job.idempotency_key)
+    expect(tag, same, 'string')
     local earlier = redis.call('GET', same)
     if earlier then
       local earlier_key, earlier_print = earlier:match('^(%S+) (%S+)$')
