@@ -52,6 +52,7 @@ class TorchRunner:
         self._sampler = Sampler(config.vocab_size, config.eos_token_ids)
         self._answers: dict[str, Answer] = {}
         self._shape = AttentionShape(
+            query_heads=config.query_head_count,
             kv_heads=config.kv_head_count,
             head_dim=config.head_dim,
             block_size=cache.block_size,

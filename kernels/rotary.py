@@ -25,6 +25,5 @@ def rotary_reference(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
 
 def rotary(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
     """Rotated copy of x; x may be a strided view, so q and k heads of a fused projection go in one call."""
-    half = x.shape[-1] // 2
-    swapped = torch.cat((x[..., half:], x[..., :half]), dim=-1)
+    swapped = torch.roll(x, x.shape[-1] // 2, dims=-1)
     return torch.addcmul(x * cos, swapped, signed_sin)

@@ -9,10 +9,12 @@ answer:
 
 Truncation keeps { i : s_i ≥ threshold } of the tempered logits s = (z − max z) / T, where the threshold is
 the largest of
-    top-k  the k-th largest s
-    top-p  the smallest s of the k kept whose more likely ones hold less than top_p of their mass    (arXiv
-    1904.09751) min-p  ln(min_p)
-       (arXiv 2407.01082)
+
+    top-k   the k-th largest s
+    top-p   the smallest s of the k kept whose more likely ones hold less than top_p of their mass
+            (arXiv 1904.09751)
+    min-p   ln(min_p)                                                               (arXiv 2407.01082)
+
 The most likely token is always kept, and so are ties with the threshold: the kept set never depends on an
 order.
 

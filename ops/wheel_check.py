@@ -6,11 +6,13 @@ ship an empty package without a word; hence the comparison with the list of trac
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
 import venv
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,8 +41,11 @@ def main() -> int:
 
 
 def build_wheel(folder: Path) -> Path:
-    """Build into ``folder``; the build itself leaves nothing in the tree."""
-    run(sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(ROOT))
+    """Build into ``folder``: in the tree, setuptools would also ship what an earlier build left there."""
+    settings = folder / "build.cfg"
+    settings.write_text(f"[build]\nbuild_base = {folder / 'build'}\n", encoding="utf-8")
+    command = (sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(ROOT))
+    run(*command, environment={"DIST_EXTRA_CONFIG": str(settings)})
     (wheel,) = folder.glob("*.whl")
     return wheel
 
@@ -76,9 +81,11 @@ def try_light_client(wheel: Path, folder: Path) -> None:
     run(str(folder / "bin/headway"), "--version", cwd=folder)
 
 
-def run(*command: str, cwd: Path = ROOT) -> None:
+def run(*command: str, cwd: Path = ROOT, environment: Mapping[str, str] | None = None) -> None:
     """Run quietly; show the output and stop when it fails."""
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=cwd, env=os.environ | (environment or {}), capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any, Final, Self
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Any, Final, Self, TypeVar
 
 from pydantic import ValidationError
 
@@ -12,6 +13,8 @@ from headway.queueing.errors import QueueUnavailableError
 from headway.queueing.events import START, Cursor, EndEvent, JobResult, JobState, JobStatus, StreamEvent
 from headway.queueing.messages import Job, invalid_job
 from headway.queueing.protocol import Cancelled, Queue, Submitted
+
+T = TypeVar("T")
 
 READ_SECONDS: Final = 15.0
 """One wait of a stream. Long, since a wait costs nothing; finite, so that a lost job is noticed."""
@@ -62,30 +65,31 @@ class Client:
         """
         at = Cursor.parse(after) if isinstance(after, str) else after
         while True:
-            events = await self._read(job_id, at)
+            events = await self._patiently(partial(self.queue.read, job_id, at, wait_seconds=READ_SECONDS))
             for event in events:
                 at = event.cursor
                 yield event
                 if isinstance(event, EndEvent):
                     return
             if not events and await self._has_ended(job_id):
-                if events := await self.queue.read(job_id, at, wait_seconds=0):
+                if await self._patiently(partial(self.queue.read, job_id, at, wait_seconds=0)):
                     continue  # it ended between the two calls
                 return
 
-    async def _read(self, job_id: str, after: Cursor) -> tuple[StreamEvent, ...]:
+    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+        """The call's answer, asked again for as long as the server is away within our patience."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._patience_seconds
         while True:
             try:
-                return await self.queue.read(job_id, after, wait_seconds=READ_SECONDS)
+                return await call()
             except QueueUnavailableError as error:
                 if loop.time() + error.retry_after_seconds > give_up:
                     raise
                 await asyncio.sleep(error.retry_after_seconds)
 
     async def _has_ended(self, job_id: str) -> bool:
-        return (await self.queue.status(job_id)).state is JobState.FINISHED
+        return (await self._patiently(partial(self.queue.status, job_id))).state is JobState.FINISHED
 
     async def result(self, job_id: str, *, timeout_seconds: float | None = None) -> JobResult:
         """The final answer, waiting for it. Raises UnknownJobError, TimeoutError, QueueUnavailableError."""

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import orjson
 
+from headway.queueing.errors import InvalidCursorError
 from headway.queueing.events import (
     ChoiceEnd,
     ChoiceResult,
@@ -71,8 +72,8 @@ def _decode_event(entry_id: bytes, entry: dict[str, bytes]) -> StreamEvent | Non
             logprobs=_logprobs(orjson.loads(entry["l"])) if "l" in entry else (),
             finish_reason=EndReason(entry["e"].decode()) if entry["e"] else None,
         )
-    except (KeyError, ValueError, TypeError):
-        return None
+    except (KeyError, ValueError, TypeError, InvalidCursorError):
+        return None  # somebody else's entry must not stop a reader or the next claim
 
 
 # -- the end ------------------------------------------------------------------------------------------

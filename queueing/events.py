@@ -16,7 +16,7 @@ from typing import Self
 from headway.queueing.errors import InvalidCursorError
 from headway.queueing.messages import Priority
 
-_CURSOR = re.compile(r"([0-9]{1,15})(?:-([0-9]{1,3}))?\Z")
+_CURSOR = re.compile(r"([0-9]{1,15})(?:-([0-9]{1,15}))?\Z")
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -33,6 +33,15 @@ def lane_of(model: str, shard: int = 0) -> str:
     return f"{model.replace('/', '--')}:{shard}"
 
 
+def is_model_name(text: str) -> bool:
+    """Whether a model can be called so."""
+    try:
+        lane_of(text)
+    except InvalidJobError:
+        return False
+    return True
+
+
 def check_key(key: str) -> str:
     """The key itself; raises InvalidJobError for one that no job can have."""
     if _KEY.match(key) is None:

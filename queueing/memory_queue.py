@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from random import Random, SystemRandom
-from typing import Final
 
 from headway.queueing.errors import UnknownJobError
 from headway.queueing.events import START, Cursor, EndReason, JobResult, JobState, JobStatus, StreamEvent
@@ -29,10 +28,7 @@ from headway.queueing.protocol import (
     WorkerCard,
 )
 from headway.queueing.results import events_of
-from headway.queueing.settings import DEFAULTS, QueueSettings
-
-READ_LIMIT: Final = 256
-"""Most events of one read: bounds the memory that a reader far behind takes at a time."""
+from headway.queueing.settings import DEFAULTS, READ_LIMIT, QueueSettings
 
 
 class MemoryQueue:

@@ -162,7 +162,7 @@ class MemoryStore:
         requeued: list[str] = []
         dead: list[str] = []
         lane = self.lane(lane_name)
-        for record in tuple(lane.records.values()):
+        for record in sorted(lane.records.values(), key=lambda each: (each.lease_ms, each.job_id)):
             if record.state is JobState.RUNNING and record.lease_ms <= now:
                 record.attempts += 1
                 self._take_back(record, requeued, dead)
@@ -171,6 +171,7 @@ class MemoryStore:
                 self.end_if_due(record)
             elif self._is_past(record, self.settings.record_retention_seconds):
                 del lane.records[JobId.parse(record.job_id).key]
+        self._idempotent = {name: kept for name, kept in self._idempotent.items() if kept[2] > now}
         return Reaped(tuple(requeued), tuple(dead))
 
     def _take_back(self, record: Record, requeued: list[str], dead: list[str]) -> None:

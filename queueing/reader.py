@@ -22,10 +22,7 @@ from headway.queueing.ids import JobId
 from headway.queueing.keys import HINT_PATTERN, JobKeys
 from headway.queueing.results import events_of
 from headway.queueing.server import Argument, Reply, Server
-from headway.queueing.settings import QueueSettings
-
-READ_LIMIT: Final = 256
-"""Most events of one read: bounds the memory that a reader far behind takes at a time."""
+from headway.queueing.settings import READ_LIMIT, QueueSettings
 
 _FETCHES_PER_PIPELINE: Final = 128
 _RESUBSCRIBE_SECONDS: Final = 0.5
@@ -57,12 +54,15 @@ class StreamReader:
         return await self._wait(job, after, until)
 
     async def close(self) -> None:
-        """Stop listening; readers that still wait go away with their own callers."""
-        tasks = [*self._background, *([self._fetching] if self._fetching else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Stop listening, and wake the readers that still wait: the closed server refuses their next call."""
+        running = {task for task in self._background if not task.done()}
+        while running:  # Python 3.11's wait_for, inside the client library, can swallow a cancel: ask again
+            for task in running:
+                task.cancel()
+            _, running = await asyncio.wait(running, timeout=0.2)
+        await asyncio.gather(*self._background, return_exceptions=True)
         self._background.clear()
+        self._bells.ring_all()
 
     async def _wait(self, job: JobId, after: Cursor, until: float) -> tuple[StreamEvent, ...]:
         loop = asyncio.get_running_loop()
@@ -122,14 +122,10 @@ class StreamReader:
 
     async def _fetch_batch(self, batch: list[tuple[tuple[Argument, ...], asyncio.Future[Reply]]]) -> None:
         replies: list[Reply]
-        try:
+        try:  # this task is never cancelled: a call has a time limit of its own
             replies = await self._server.pipeline(command for command, _ in batch)
         except QueueingError as error:
             replies = [error] * len(batch)
-        except BaseException:
-            for _, waiting in batch:
-                waiting.cancel()
-            raise
         for (_, waiting), reply in zip(batch, replies, strict=True):
             if waiting.done():
                 continue  # its reader went away
@@ -148,7 +144,7 @@ class StreamReader:
             ]
 
     async def _listen(self) -> None:
-        while True:
+        while not self._server.is_closed:  # a cancel alone may be lost inside the client library
             try:
                 async with aclosing(self._server.messages(HINT_PATTERN)) as hints:
                     async for channel, keys in hints:

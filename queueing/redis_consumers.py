@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from headway.queueing.codec import (
     decode_events,
@@ -22,7 +22,9 @@ from headway.queueing.keys import FLEET, WORKERS, LaneKeys, card_key
 from headway.queueing.messages import Priority
 from headway.queueing.protocol import Claim, Emit, Fenced, Finish, Wakeup, WorkerCard
 from headway.queueing.redis_side import RedisSide, fenced, milliseconds
-from headway.queueing.server import BLOCK_MS, Argument, Reply
+from headway.queueing.server import BLOCK_MS, Argument, RefusedError, Reply
+
+_REFUSED_SECONDS: Final = 0.5
 
 
 class ConsumerSide(RedisSide):
@@ -108,9 +110,13 @@ class ConsumerSide(RedisSide):
             # A queue is read from its start: whatever is in it now is work. The others ring once per entry.
             positions = [b"0" if name in queues else self._seen.get(name, b"0") for name in streams]
             block_ms = max(1, min(BLOCK_MS, left_ms))
-            reply = await self._server.block(
-                "XREAD", "COUNT", 64, "BLOCK", block_ms, "STREAMS", *streams, *positions
-            )
+            try:
+                reply = await self._server.block(
+                    "XREAD", "COUNT", 64, "BLOCK", block_ms, "STREAMS", *streams, *positions
+                )
+            except RefusedError:  # one of them is no stream: the next claim or reap mends that
+                await asyncio.sleep(_REFUSED_SECONDS)
+                return Wakeup(may_have_work=for_work)
             if reply or left_ms <= BLOCK_MS:
                 return self._wakeup(keys, control, reply)
 

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, cast
 
 from headway.queueing.codec import decode_card, pairs
-from headway.queueing.ids import lane_of
+from headway.queueing.ids import is_model_name, lane_of
 from headway.queueing.keys import MODELS, WORKERS, LaneKeys, card_key
 from headway.queueing.messages import Priority
 from headway.queueing.protocol import DeadLetter, LaneDepth, Reaped, WorkerCard
@@ -44,7 +44,9 @@ class RedisQueue(ProducerSide, ConsumerSide):
             return ()
         texts = cast(
             "list[bytes | None]",
-            await self._server.call("MGET", *(card_key(name.decode()) for name in sorted(names))),
+            await self._server.call(
+                "MGET", *(card_key(name.decode(errors="replace")) for name in sorted(names))
+            ),
         )
         cards = (decode_card(text) for text in texts if text is not None)
         return tuple(card for card in cards if card is not None)
@@ -52,7 +54,7 @@ class RedisQueue(ProducerSide, ConsumerSide):
     async def models(self) -> tuple[str, ...]:
         """See ``Queue.models``."""
         names = cast("list[bytes]", await self._server.call("SMEMBERS", MODELS))
-        return tuple(sorted(name.decode() for name in names))
+        return tuple(sorted(filter(is_model_name, (name.decode(errors="replace") for name in names))))
 
     async def reap(self, model: str) -> Reaped:
         """See ``Queue.reap``."""
@@ -77,6 +79,9 @@ class RedisQueue(ProducerSide, ConsumerSide):
                 ("XLEN", keys.dead_letters),
             ]
         )
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
         counts = cast("list[int]", replies)
         bands = len(Priority)
         return LaneDepth(
@@ -99,6 +104,7 @@ class RedisQueue(ProducerSide, ConsumerSide):
 
     async def close(self) -> None:
         """See ``Queue.close``."""
+        self._server.seal()
         await self._reader.close()
         await self._server.close()
 
@@ -110,6 +116,11 @@ def _dead_letter(lane: str, entry_id: str, entry: dict[str, bytes]) -> DeadLette
         job_id=f"{lane}:{text['job']}" if text.get("job") else "",
         tenant=text.get("tenant", ""),
         reason=text.get("reason", ""),
-        attempts=int(text.get("attempts") or 0),
-        committed_tokens=int(text.get("tokens") or 0),
+        attempts=_count(text.get("attempts")),
+        committed_tokens=_count(text.get("tokens")),
     )
+
+
+def _count(text: str | None) -> int:
+    """A number that we wrote; 0 for what anybody else put there."""
+    return int(text) if text is not None and text.isdecimal() and len(text) < 16 else 0

@@ -66,6 +66,7 @@ class Server:
         )
         self._blocking = _redis(redis_asyncio.ConnectionPool, url, retries=0)
         self._running: set[asyncio.Task[Any]] = set()
+        self.is_closed = False
 
     async def call(self, *command: Argument) -> Reply:
         """One command. Raises QueueUnavailableError, ServerUnsuitableError, or QueueingError."""
@@ -101,6 +102,7 @@ class Server:
 
     async def block(self, *command: Argument) -> Reply:
         """A command that blocks up to BLOCK_MS, on a connection of its own; a cancel closes that."""
+        self._check_open()
         try:
             return cast("Reply", await self._blocking.execute_command(*command))
         except (redis_errors.RedisError, OSError) as error:
@@ -111,7 +113,7 @@ class Server:
         subscriber: Any = self._blocking.pubsub()
         try:
             await subscriber.psubscribe(pattern)
-            while True:
+            while not self.is_closed:
                 message = await subscriber.get_message(ignore_subscribe_messages=True, timeout=1.0)
                 if message is not None:
                     channel, text = message["channel"], message["data"]
@@ -121,18 +123,32 @@ class Server:
         finally:
             await subscriber.aclose()
 
+    def seal(self) -> None:
+        """Refuse calls from now on."""
+        self.is_closed = True
+
     async def close(self) -> None:
-        """Let running commands end, then close every connection."""
+        """Let running commands end, then close every connection; later calls are refused."""
+        self.seal()
         if self._running:
             await asyncio.wait(self._running, timeout=SOCKET_SECONDS)
         await self._commands.aclose(close_connection_pool=True)
         await self._blocking.aclose(close_connection_pool=True)
 
     async def _finish_anyway(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            self._check_open()
+        except QueueUnavailableError:
+            work.close()
+            raise
         task = asyncio.create_task(work)
         self._running.add(task)
         task.add_done_callback(self._forget)
         return await asyncio.shield(task)
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise QueueUnavailableError("this queue was closed")
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)

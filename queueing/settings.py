@@ -13,6 +13,10 @@ interactive ones: ageing alone would turn the bands upside down as soon as the w
 """
 
 
+READ_LIMIT: Final = 256
+"""Most events of one read: bounds the memory that a reader far behind takes at a time."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
     """What a deployment may change; every process of a fleet should use the same values."""

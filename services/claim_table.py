@@ -178,7 +178,9 @@ class ClaimTable:
         choices = max([refusal.choices, *(entry.choice + 1 for entry in job.claim.committed)])
         job.answer = Answer(choices, job.claim.committed)
         job.error, job.dead_letter = refusal.error, refusal.dead_letter
-        job.log.warning("job_refused", code=refusal.error.code, param=refusal.error.param)
+        # An ordinary refusal is the producer's to read; warnings reach the operator's terminal.
+        log = job.log.info if refusal.dead_letter is None else job.log.warning
+        log("job_refused", code=refusal.error.code, param=refusal.error.param)
         self._end(job, EndReason.ERROR)
 
     def _end(self, job: ClaimedJob, reason: EndReason) -> None:

@@ -6,6 +6,7 @@ Exit codes: 0 done, 2 wrong usage, 3 not reachable, 1 anything else.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -148,6 +149,11 @@ def worker(
     log_level: options.LogLevel = "info",
 ) -> None:
     """Run one worker: it loads a model and answers jobs until SIGTERM drains it."""
+    # Before torch is loaded. By default OpenMP's threads wait for each other in busy loops, which is ruinous
+    # when anything else wants the cores, and the gateway always does (two busy cores, SmolLM2-135M: 38 ms
+    # per step instead of 280 ms, start in 6 s instead of 13 s).
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
     from headway.services.worker import run_worker
 
     settings = WorkerSettings(

@@ -48,7 +48,10 @@ def submit(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(envvar="HEADWAY_MODEL", help="Default: the model that is served, if it is one."),
+        typer.Option(
+            envvar=["HEADWAY_SERVED_NAME", "HEADWAY_MODEL"],
+            help="Default: the model that is served, if it is one.",
+        ),
     ] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="The same key again gives the same job.")

@@ -1,6 +1,7 @@
 """The options of the command line, once each: name, ``HEADWAY_…`` variable, help.
 
-Every option of every command is also a variable: ``--max-sequences`` is ``HEADWAY_MAX_SEQUENCES``.
+Every option of ``up``, ``gateway`` and ``worker`` is also a variable: ``--max-sequences`` is
+``HEADWAY_MAX_SEQUENCES``. Of the other commands, those that a script would set once are.
 """
 
 from __future__ import annotations

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headway.queueing.errors import QueueUnavailableError, ServerUnsuitableError
-from headway.queueing.protocol import Queue
 from headway.services.errors import NotReachableError, StartError, UsageError
 from headway.services.settings import mask_password
 from headway.services.state import StateDir, UpState
 
+if TYPE_CHECKING:  # its validation library is imported later, while the children load
+    from headway.queueing.protocol import Queue
+
+CLOSE_SECONDS = 1.0
 URL_SCHEMES = ("redis://", "rediss://", "unix://")
 
 
@@ -31,6 +37,13 @@ def open_queue(url: str) -> Queue:
     return RedisQueue(check_url(url))
 
 
+async def close_queue(queue: Queue) -> None:
+    """Release a queue's connections; a connection that will not close is no reason to stay."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await queue.close()
+
+
 async def checked_queue(url: str) -> tuple[Queue, tuple[str, ...]]:
     """The queue at a server that is prepared and keeps jobs, with warnings.
 
@@ -40,10 +53,10 @@ async def checked_queue(url: str) -> tuple[Queue, tuple[str, ...]]:
     try:
         return queue, await queue.check_server()
     except QueueUnavailableError as error:
-        await queue.close()
+        await close_queue(queue)
         raise not_reachable(url, error) from None
     except ServerUnsuitableError as error:
-        await queue.close()
+        await close_queue(queue)
         raise StartError(f"{mask_password(url)} would lose jobs: {error}") from None
 
 

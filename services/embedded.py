@@ -8,6 +8,7 @@ lives here, and a socket or pid file found is stale. Lock taken: the server that
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import platform
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from headway.services.errors import StartError
 from headway.services.listener import check_port_free
+from headway.services.log_tail import last_words
 from headway.services.memory import read_memory
 from headway.services.process import ChildProcess, ProcessMark, describe_exit
 from headway.services.server_socket import LocalServer, NoAnswerError
@@ -123,6 +125,12 @@ class EmbeddedServer:
             raise
         return child
 
+    def tidy(self) -> None:
+        """After its end: remove the runtime dir outside the state dir, if there was one."""
+        if self.socket.parent != self._folder:
+            with contextlib.suppress(OSError):
+                self.socket.parent.rmdir()
+
     async def _lock_or_adopt(self) -> int | ChildProcess:
         """The lock's descriptor when nobody lives here, else the living server on a leash."""
         deadline = asyncio.get_running_loop().time() + HANDOVER_SECONDS
@@ -224,7 +232,20 @@ class EmbeddedServer:
                 if loop.time() > deadline:
                     raise StartError(f"the embedded server does not answer; its log is {self._log}") from None
             await asyncio.sleep(_POLL_SECONDS)
-        raise StartError(f"the embedded server ended at its start ({describe_exit(await child.wait())})")
+        raise self._ended_at_start(child, await child.wait())
+
+    def _ended_at_start(self, child: ChildProcess, code: int) -> StartError:
+        words = last_words(child.log_path, child.log_offset)
+        message = f"the embedded server cannot start ({describe_exit(code)})"
+        # Only a damaged file is worth a special hint: everything else says itself what is wrong.
+        is_damaged = any("append only file" in word or "AOF" in word for word in words)
+        return StartError(
+            "\n  ".join([message + (":" if words else ""), *words]),
+            hint=f"repair {self._folder}/appendonlydir with valkey-check-aof or redis-check-aof --fix, "
+            "or move it away to start with an empty queue"
+            if is_damaged
+            else None,
+        )
 
 
 def _quote(text: str) -> str:

@@ -12,11 +12,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from headway.engine.engine import Engine
 from headway.engine.errors import RequestError
 from headway.engine.values import EngineLoad, FinishReason, Output, RequestKey, RequestSpec
 from headway.services.flow_control import FlowControl
+
+QUIET_SECONDS: Final = 1.0
+"""Idle for this long, the engine recounts its books: late enough to be in nobody's way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,7 @@ class EngineThread:
         self._work = threading.Condition()
         self._is_stopping = False
         self._is_notified = False
+        self._is_recounted = True
         self._busy_since: float | None = None
         self._thread = threading.Thread(target=self._run, name="headway-engine", daemon=True)
         self.load: EngineLoad = engine.load
@@ -121,22 +126,33 @@ class EngineThread:
             self._notify()
 
     def _wait_for_work(self) -> bool:
-        """Sleep until a command comes, a request can run or a deadline passes; False: stop."""
+        """Sleep until a command comes, a request can run, or a time has come; False: stop."""
         with self._work:
             while not (self._inbox or self._is_stopping or self._engine.has_runnable):
-                deadline = self._engine.next_deadline
-                seconds = None if deadline is None else max(0.0, deadline - self._clock())
+                seconds = self._longest_sleep()
                 if not self._work.wait(seconds) and seconds is not None:
                     break
             return not self._is_stopping
 
+    def _longest_sleep(self) -> float | None:
+        """Seconds to the earliest deadline, or to the recount after the last work; None: for ever."""
+        deadline = self._engine.next_deadline
+        if deadline is not None:
+            return max(0.0, deadline - self._clock())
+        return None if self._is_recounted or self._engine.has_work else QUIET_SECONDS
+
     def _iterate(self) -> None:
         self._busy_since = self._clock()
         outputs: list[Output] = []
+        was_told = len(self._inbox) > 0
         while self._inbox:
             outputs += self._obey(self._inbox.popleft())
         if self._engine.has_work:
             outputs += self._step()
+            self._is_recounted = False
+        elif not (was_told or self._is_recounted):
+            self._engine.check_books()
+            self._is_recounted = True
         self.load = self._engine.load
         self._busy_since = None
         if outputs:

@@ -11,8 +11,8 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from headway.queueing.protocol import WorkerCard
 from headway.services.children import gateway_command, worker_command
 from headway.services.embedded import EmbeddedServer
 from headway.services.keeper import Death, Keeper, KeeperState
@@ -20,6 +20,9 @@ from headway.services.listener import url_of
 from headway.services.process import ChildProcess, ProcessMark
 from headway.services.settings import UpSettings, new_worker_id, served_name
 from headway.services.state import RunningPart, RunningWorker, StateDir, UpState
+
+if TYPE_CHECKING:  # its validation library is imported later, while the children load
+    from headway.queueing.protocol import WorkerCard
 
 SERVER_STOP_SECONDS = 10.0
 SERVER_FLUSH_SECONDS = 1.0

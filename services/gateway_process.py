@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import signal
 import socket
 import time
@@ -22,7 +23,7 @@ from headway.gateway.app import create_app
 from headway.gateway.gateway import Gateway
 from headway.gateway.settings import GatewaySettings as AppSettings
 from headway.queueing.protocol import Queue
-from headway.services.connection import checked_queue
+from headway.services.connection import checked_queue, close_queue
 from headway.services.errors import NotReachableError
 from headway.services.listener import open_listener, url_of
 from headway.services.logs import configure_logging, get_logger
@@ -32,6 +33,7 @@ START_SECONDS = 30.0
 """How long to wait for the queue's server at the start."""
 KEEP_ALIVE_SECONDS = 75
 """Longer than the 60 s of common proxies, so that they close idle connections, not we."""
+MOST_OPEN_FILES = 65_536
 DRAIN_LOOK_SECONDS = 0.05
 END_SECONDS = 3
 """What streams get to send their last frame, and errands their last cancel."""
@@ -46,10 +48,19 @@ def run_gateway(settings: GatewaySettings) -> int:
         listener = open_listener(settings.host, settings.port)
     else:
         listener = socket.socket(fileno=settings.listen_fd)
+    _allow_many_connections()
     _log.info("starting", version=__version__, **shown(settings))
     with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
         runner.run(_serve(settings, listener))
     return 0
+
+
+def _allow_many_connections() -> None:
+    """Raise the soft limit of open files, often 1024, as far as the hard one allows: streams live long."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -87,7 +98,7 @@ async def _serve(settings: GatewaySettings, listener: socket.socket) -> None:
             _log.info("listening", url=url_of(listener))
             await server.serve(sockets=[listener])
     finally:
-        await queue.close()
+        await close_queue(queue)
     _log.info("stopped")
 
 

@@ -15,8 +15,9 @@ import orjson
 from headway.queueing.client import Client
 from headway.queueing.errors import InvalidJobError, QueueingError, QueueUnavailableError
 from headway.queueing.events import EndEvent, EndReason, StreamEvent, TokenEvent
-from headway.services.connection import locate, not_reachable, open_queue
+from headway.services.connection import close_queue, locate, not_reachable, open_queue
 from headway.services.errors import ServiceError, UsageError
+from headway.services.settings import served_name
 
 Outcome = TypeVar("Outcome")
 
@@ -28,7 +29,9 @@ GOOD_ENDS: Final = (EndReason.STOP, EndReason.LENGTH)
 def submit_job(fields: dict[str, Any], model: str | None, redis_url: str | None, state_dir: Path) -> str:
     """Post a job; its id. Raises ServiceError."""
     url, state = locate(redis_url, state_dir)
-    served = state.model if state is not None and model is None else model
+    served = None if state is None else state.model
+    if model is not None:
+        served = served_name(model)  # HEADWAY_MODEL may hold a path, since `headway up` reads it too
 
     async def post(client: Client) -> str:
         name = served if served is not None else await _only_model(client)
@@ -137,8 +140,11 @@ def _with_client(url: str, act: Callable[[Client], Awaitable[Outcome]]) -> Outco
     """Run one action with a client; the queue's errors become those of the command line."""
 
     async def run() -> Outcome:
-        async with Client(open_queue(url), patience_seconds=PATIENCE_SECONDS) as client:
-            return await act(client)
+        queue = open_queue(url)
+        try:
+            return await act(Client(queue, patience_seconds=PATIENCE_SECONDS))
+        finally:
+            await close_queue(queue)
 
     try:
         return asyncio.run(run())

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headway.services.connection import check_url, not_reachable, open_queue
+from headway.services.connection import check_url, close_queue, not_reachable, open_queue
 from headway.services.settings import mask_password
 from headway.services.state import RunningPart, StateDir, UpState
 
@@ -127,4 +127,4 @@ async def _registered(url: str) -> tuple[WorkerCard, ...]:
     except QueueUnavailableError as error:
         raise not_reachable(url, error) from None
     finally:
-        await queue.close()
+        await close_queue(queue)

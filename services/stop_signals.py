@@ -24,12 +24,15 @@ class StopSignals:
     def caught(self) -> Generator[None]:
         """Catch the signals that ask for an end."""
         loop = asyncio.get_running_loop()
-        for number in STOPPING:
+        # nohup asks us to outlive the terminal: what it had ignored stays ignored.
+        is_detached = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        wanted = [number for number in STOPPING if not (is_detached and number is signal.SIGHUP)]
+        for number in wanted:
             loop.add_signal_handler(number, self._receive, number)
         try:
             yield
         finally:
-            for number in STOPPING:
+            for number in wanted:
                 loop.remove_signal_handler(number)
 
     def _receive(self, number: signal.Signals) -> None:

@@ -7,10 +7,10 @@ import socket
 import time
 from collections.abc import Callable
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from headway.queueing.errors import QueueingError
-from headway.queueing.protocol import Queue
-from headway.services.connection import checked_queue
+from headway.services.connection import checked_queue, close_queue
 from headway.services.embedded import EmbeddedServer
 from headway.services.errors import ServiceError
 from headway.services.fleet import Fleet
@@ -22,6 +22,9 @@ from headway.services.settings import UpSettings, mask_password
 from headway.services.state import StateDir, UpState
 from headway.services.stop_signals import StopSignals
 from headway.services.terminal import Terminal
+
+if TYPE_CHECKING:  # its validation library is imported later, while the children load
+    from headway.queueing.protocol import Queue
 
 WATCH_STARTING_SECONDS = 0.1
 WATCH_SERVING_SECONDS = 1.0
@@ -219,9 +222,11 @@ class Supervisor:
             await self.fleet.end_now()
         else:
             self._state.forget()
+        if self.fleet.server is not None:
+            self.fleet.server.tidy()
         self._journal.write("stopped", in_order=is_orderly)
         if self._queue is not None:
-            await self._queue.close()
+            await close_queue(self._queue)
         if isinstance(outcome, Exception):
             raise outcome
         return is_orderly

@@ -20,6 +20,10 @@ from pathlib import Path
 
 import pytest
 
+# Before anything loads torch: on busy cores, threads that spin at each other's barriers make steps many times
+# slower. `headway worker` sets the same.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 KINDS = ("redis7", "valkey9")
 StartRedis = Callable[..., "RedisServer"]
 

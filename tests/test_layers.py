@@ -22,14 +22,30 @@ MAY_IMPORT = {
 }
 """Folder -> which of our folders its files may import."""
 
-OUTSIDE_THE_CORE = {
-    "chat_template",
-    "checkpoint",
-    "gguf_checkpoint",
-    "model_source",
-    "tokenizer",
+CORE = {
+    "admission",
+    "blocks",
+    "checks",
+    "detokenizer",
+    "engine",
+    "errors",
+    "interfaces",
+    "isolation",
+    "limits",
+    "line",
+    "policy",
+    "request",
+    "roster",
+    "scheduler",
+    "scripted",
+    "shares",
+    "transcript",
+    "values",
 }
-"""Engine files that may use third-party libraries; every other one is scheduling core."""
+"""Engine files above the line that engine/README.md draws: the standard library and each other only."""
+
+MEETING_FILES = {"translate.py", "worker_card.py"}
+"""Where the engine's values meet the queue's: jobs and answers; a worker's load on its card."""
 
 
 def sources(folder: str) -> Iterator[Path]:
@@ -56,13 +72,20 @@ def test_a_folder_imports_only_downwards(folder: str) -> None:
     assert seen, f"{folder} imports nothing of ours: is the test looking at the right files?"
 
 
-def test_engine_and_queueing_meet_in_one_file() -> None:
-    meeting = {
-        path.name
-        for path in sources("services")
-        if {"headway.engine.values", "headway.queueing.events"} <= set(imported_modules(path))
-    }
-    assert meeting <= {"translate.py"}
+def test_the_scheduling_core_imports_only_the_standard_library_and_itself() -> None:
+    for name in CORE:
+        for module in imported_modules(ROOT / "engine" / f"{name}.py"):
+            ours = module.startswith("headway.engine.") and module.rpartition(".")[2] in CORE
+            assert ours or module.partition(".")[0] in sys.stdlib_module_names, f"{name} imports {module}"
+
+
+def test_engine_and_queueing_meet_where_it_is_written_down() -> None:
+    meeting: set[str] = set()
+    for path in sources("services"):
+        modules = set(imported_modules(path))
+        if "headway.engine.values" in modules and any(m.startswith("headway.queueing.") for m in modules):
+            meeting.add(path.name)
+    assert meeting == MEETING_FILES
 
 
 def test_only_services_reads_environment_clock_and_signals() -> None:
@@ -70,7 +93,11 @@ def test_only_services_reads_environment_clock_and_signals() -> None:
         for path in sources(folder):
             for node in ast.walk(ast.parse(path.read_text())):
                 name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-                reads = name.startswith("time.") or name in {"os.getenv", "datetime.now", "datetime.datetime.now"}
+                reads = name.startswith("time.") or name in {
+                    "os.getenv",
+                    "datetime.now",
+                    "datetime.datetime.now",
+                }
                 assert not reads, f"{path}:{getattr(node, 'lineno', 0)} calls {name}"
                 environ = isinstance(node, ast.Attribute) and ast.unparse(node) == "os.environ"
                 assert not environ, f"{path} reads the environment"

@@ -237,6 +237,11 @@ finish() {
         [ -z "$(docker ps --all --quiet --filter label=com.docker.compose.project=headway-prove)" ] ||
             printf 'warning: containers are left; see docker ps --all\n' >&2
     fi
+    # In a dockerd of our own nothing but our former builds is nameless.
+    if [ -n "$dockerd_pid" ]; then
+        docker image prune --force >/dev/null || true
+        docker builder prune --force --keep-storage 4GB >/dev/null || true
+    fi
     stop_dockerd
     rm -rf "$work"
     ok "containers, networks, volumes and the dockerd of this run are gone; the cache stays in $cache"

@@ -120,6 +120,9 @@ register('headway_claim', function(keys, args)
   local ages = {standard = tonumber(args[5]), batch = tonumber(args[6])}
   local keeps = {tonumber(args[7]), tonumber(args[8])}
   local now, lane = now_ms(), name(tag, 'lane')
+  mend(tag)
+  expect(tag, name(tag, 'c', worker), 'string')
+  expect(tag, name(tag, 'ctl', worker), 'stream') -- the worker waits on it next
   local items, taken, bytes = repeated(tag, worker, token), {}, 0
   for at, known in ipairs(items) do taken[at] = known[1] end
   local since_aged = tonumber(redis.call('HGET', lane, 'since_aged')) or AGED_EVERY

@@ -28,6 +28,29 @@ local function number(text)
   return tonumber(text) or 0
 end
 
+-- A key of another type is not ours: each write to it would fail, in the middle of a call that has already
+-- taken a job out of its queue. It goes, with a note among the dead letters.
+local function expect(tag, key, kind)
+  local found = redis.call('TYPE', key).ok
+  if found == kind or found == 'none' then return end
+  redis.call('DEL', key)
+  redis.pcall('XADD', name(tag, 'dlq'), 'MAXLEN', DEAD_LETTERS_KEPT, '*', 'job', '', 'tenant', '',
+    'reason', 'wrong_type: ' .. kind .. ' expected, ' .. found .. ' deleted: ' .. key, 'attempts', '0', 'tokens', '0')
+end
+
+-- Makes sure that a lane's shared keys can be written: called before anything of a job is changed.
+local function mend(tag)
+  expect(tag, name(tag, 'dlq'), 'stream')
+  expect(tag, name(tag, 'wake'), 'stream')
+  expect(tag, name(tag, 'lane'), 'hash')
+  expect(tag, name(tag, 'lease'), 'zset')
+  expect(tag, name(tag, 'due'), 'zset')
+  for _, band in ipairs(BANDS) do
+    expect(tag, name(tag, 'q', band), 'stream')
+    expect(tag, name(tag, 'back', band), 'list')
+  end
+end
+
 local function is_job_key(text)
   return type(text) == 'string' and #text <= 64 and text:match('^[%w_%-]+$') ~= nil
 end

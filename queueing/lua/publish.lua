@@ -71,6 +71,7 @@ register('headway_finish', function(keys, args)
   if not record then return 'lost' end
   if record.state == 'finished' and token ~= '' and record.token == token then return 'ok' end -- a repeat
   if not owns(record, token) then return 'lost' end
+  mend(tag)
   record.n, record.part = number(record.n), number(record.part)
   append(tag, key, record, args, 13, tonumber(args[12]), tonumber(args[4]))
   local tokens, part = args[10], tonumber(args[11])
@@ -89,6 +90,7 @@ end, {'allow-oom'})
 register('headway_renew', function(keys, args)
   local tag, until_ms = keys[1], now_ms() + tonumber(args[1])
   local outcomes = {}
+  mend(tag)
   for at = 2, #args, 2 do
     local record = load_for_write(tag, args[at])
     local result = 'lost'
@@ -106,6 +108,7 @@ end, {'allow-oom'})
 register('headway_release', function(keys, args)
   local tag, now, keeps = keys[1], now_ms(), {tonumber(args[1]), tonumber(args[2])}
   local outcomes = {}
+  mend(tag)
   for at = 3, #args, 2 do
     local record = load_record(tag, args[at])
     local result = 'lost'

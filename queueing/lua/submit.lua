@@ -4,10 +4,28 @@ local function invalid(param, message)
   return redis.error_reply('HEADWAYINVALID ' .. param .. ': ' .. message)
 end
 
+local MAX_COMPARED_PARTS = 50000 -- a valid job has at most some 15,000; the walk must not hold up the server
+
+-- A digest of an array of numbers, or nil for any other table. Token ids come 170,000 at a time: as text they
+-- cost the server 70 ms, so two small sums stand for them, which no accident makes equal.
+local function digest_of_numbers(value)
+  if type(value[1]) ~= 'number' then return nil end
+  local one, two = 0, 0
+  for _, each in ipairs(value) do
+    if type(each) ~= 'number' then return nil end
+    one, two = (one * 31 + each) % 4294967291, (two * 131 + each) % 4294967279
+  end
+  return string.format('[%d:%.17g:%.17g]', #value, one, two)
+end
+
 -- A text that is equal for bodies that ask the same, whatever the order of their fields.
-local function canonical(value)
+local function canonical(value, budget)
+  budget.left = budget.left - 1
+  if budget.left < 0 then error('too many parts') end
   if type(value) == 'number' then return string.format('%.17g', value) end
   if type(value) ~= 'table' then return type(value) .. tostring(value) end
+  local numbers = digest_of_numbers(value)
+  if numbers then return numbers end
   local names, parts = {}, {}
   for field in pairs(value) do names[#names + 1] = field end
   table.sort(names, function(a, b)
@@ -15,18 +33,17 @@ local function canonical(value)
     return type(a) == 'number'
   end)
   for at, field in ipairs(names) do
-    local text = canonical(value[field])
+    local text = canonical(value[field], budget)
     parts[at] = #tostring(field) .. ':' .. field .. '=' .. #text .. ':' .. text
   end
   return '{' .. table.concat(parts, ',') .. '}'
 end
 
+-- The fingerprint of a body, or nil when it has too many parts to be compared.
 local function fingerprint(job)
-  local trace = job.traceparent -- a retry of the same request belongs to a new trace
-  job.traceparent = nil
-  local digest = redis.sha1hex(canonical(job))
-  job.traceparent = trace
-  return digest
+  job.traceparent = nil -- a retry of the same request belongs to a new trace
+  local ok, text = pcall(canonical, job, {left = MAX_COMPARED_PARTS})
+  return ok and redis.sha1hex(text) or nil
 end
 
 -- The body as a table, or nil and an error reply.
@@ -135,20 +152,24 @@ register('headway_submit', function(keys, args)
   local job, problem = parse(tag, body)
   problem = problem or wrong_field(job)
   if problem then return problem end
+  mend(tag)
   if redis.call('EXISTS', name(tag, 'j', key)) == 1 then return {'exists', key} end
-  local same
+  local same, print
   if job.idempotency_key then
+    print = fingerprint(job)
+    if not print then return invalid('idempotency_key', 'the body has too many parts to be compared') end
     same = name(tag, 'idem', (job.tenant or 'default') .. ':' .. job.idempotency_key)
+    expect(tag, same, 'string')
     local earlier = redis.call('GET', same)
     if earlier then
-      local earlier_key, print = earlier:match('^(%S+) (%S+)$')
-      return {print == fingerprint(job) and 'exists' or 'conflict', earlier_key}
+      local earlier_key, earlier_print = earlier:match('^(%S+) (%S+)$')
+      return {print == earlier_print and 'exists' or 'conflict', earlier_key}
     end
   end
   local queued = queued_jobs(tag)
   if queued >= (tonumber(args[3]) or 10000) then return {'full', tostring(queued)} end
   if same then
-    redis.call('SET', same, key .. ' ' .. fingerprint(job), 'PX', tonumber(args[4]) or 86400000)
+    redis.call('SET', same, key .. ' ' .. print, 'PX', tonumber(args[4]) or 86400000)
   end
   return accept(tag, key, body, job, tonumber(args[5]) or 3600000)
 end)

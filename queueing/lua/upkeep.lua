@@ -10,6 +10,7 @@ register('headway_cancel', function(keys, args)
   local record = load_record(tag, key)
   if not record then return 'unknown' end
   if not is_queued(record) and not is_running(record) then return 'finished' end
+  mend(tag)
   if not is_cancelled(record) then
     record.cancel = args[2] ~= nil and args[2] ~= '' and args[2]:sub(1, 256) or 'cancelled'
     redis.call('HSET', name(tag, 'j', key), 'cancel', record.cancel)
@@ -20,6 +21,7 @@ register('headway_cancel', function(keys, args)
     return 'queued'
   end
   local control = name(tag, 'ctl', record.worker)
+  expect(tag, control, 'stream')
   redis.call('XADD', control, 'MAXLEN', 1000, '*', 'job', key)
   redis.call('PEXPIRE', control, CONTROL_KEPT_MS)
   return 'running'
@@ -42,6 +44,7 @@ end
 
 local function reap(tag, max_attempts, keeps, limit)
   local now, requeued, dead = now_ms(), {}, {}
+  mend(tag)
   for _, key in ipairs(redis.call('ZRANGEBYSCORE', name(tag, 'lease'), '-inf', now, 'LIMIT', 0, limit)) do
     local record = load_record(tag, key)
     if record and is_running(record) then
@@ -72,6 +75,7 @@ end, {'allow-oom'})
 -- -> how many jobs were taken from it
 register('headway_expire_worker', function(keys, args)
   local tag, held, lease = keys[1], 0, name(keys[1], 'lease')
+  mend(tag)
   for _, key in ipairs(redis.call('ZRANGE', lease, 0, -1)) do
     if redis.pcall('HGET', name(tag, 'j', key), 'worker') == args[1] then
       redis.call('ZADD', lease, 0, key)
@@ -85,6 +89,9 @@ end, {'allow-oom'})
 -- FCALL headway_heartbeat 1 {fleet} <worker> <card JSON> <ttl ms> <model>
 register('headway_heartbeat', function(keys, args)
   local tag, now = keys[1], now_ms()
+  for kind, of in pairs({workers = 'zset', models = 'set'}) do
+    if redis.call('TYPE', name(tag, kind)).ok ~= of then redis.call('DEL', name(tag, kind)) end
+  end
   redis.call('SET', name(tag, 'w', args[1]), args[2], 'PX', args[3])
   redis.call('ZADD', name(tag, 'workers'), now + args[3], args[1])
   redis.call('ZREMRANGEBYSCORE', name(tag, 'workers'), '-inf', now)

@@ -71,7 +71,9 @@ class Bench:
     # -- producer -------------------------------------------------------------------------------------
 
     async def submit(self, key: str | None = None, **fields: Any) -> str:
-        job = Job.model_validate({"model": MODEL, "prompt": "once upon", **fields})
+        if not {"prompt", "messages", "prompt_token_ids"} & fields.keys():
+            fields["prompt"] = "once upon"
+        job = Job.model_validate({"model": MODEL, **fields})
         return (await self.queue.submit(job, key=key)).job_id
 
     async def submit_body(self, body: bytes, key: str | None = None) -> str:

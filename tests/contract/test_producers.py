@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from tests.contract.conftest import Bench
 
 MODEL = "org/tiny"
+
+
+def _said(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
 
 
 async def test_a_job_is_accepted_under_its_lane_and_key(bench: Bench) -> None:
@@ -66,6 +70,26 @@ async def test_an_idempotency_key_with_another_body_is_a_conflict(bench: Bench) 
     await bench.submit(idempotency_key="i", prompt="x")
     with pytest.raises(IdempotencyConflictError):
         await bench.submit(idempotency_key="i", prompt="y")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"prompt_token_ids": [1, 2, 3]}, {"prompt_token_ids": [3, 2, 1]}),
+        ({"prompt_token_ids": [0, 0]}, {"prompt_token_ids": [0]}),
+        ({"prompt": "1"}, {"prompt_token_ids": [1]}),
+        ({"messages": [_said("a"), _said("b")]}, {"messages": [_said("b"), _said("a")]}),
+        ({"prompt": "x", "metadata": {"a": "b"}}, {"prompt": "x", "metadata": {"b": "a"}}),
+        ({"prompt": "x", "sampling": {"seed": 1}}, {"prompt": "x", "sampling": {"top_k": 1}}),
+    ],
+)
+async def test_only_equal_bodies_are_taken_for_a_repeat(
+    bench: Bench, one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    first = await bench.submit(idempotency_key="i", **one)
+    assert await bench.submit(idempotency_key="i", **one) == first
+    with pytest.raises(IdempotencyConflictError):
+        await bench.submit(idempotency_key="i", **other)
 
 
 async def test_a_full_lane_refuses_new_jobs_but_not_repeats(bench: Bench) -> None:

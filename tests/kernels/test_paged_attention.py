@@ -62,7 +62,13 @@ class Batch:
     def launch(self) -> Tensor:
         case = self.case
         shape = AttentionShape(
-            case.kv_heads, case.head_dim, case.block_size, case.window, self.query.dtype, CPU
+            case.kv_heads * case.group,
+            case.kv_heads,
+            case.head_dim,
+            case.block_size,
+            case.window,
+            self.query.dtype,
+            CPU,
         )
         plan = plan_attention(self.sequences, shape)
         return paged_attention(self.query, self.key_pool, self.value_pool, plan, scale=case.scale)
@@ -124,6 +130,8 @@ CASES = [
     Case(((1, 100), (1, 9), (30, 90), (25, 25)), window=24),
     Case(((1, 100), (40, 40)), window=1, block_size=8),
     Case(((1, 30), (12, 30)), window=500),
+    Case(((300, 300), (150, 700))),
+    Case(((300, 400),), kv_heads=2, group=4, head_dim=16, window=70),
 ]
 
 
@@ -154,7 +162,7 @@ def test_bfloat16_errs_at_most_twice_as_much_as_plain_bfloat16(case: Case) -> No
 
 def test_long_decodes_do_not_make_short_ones_pay() -> None:
     case = Case(((1, 4000), *((1, 60),) * 30))
-    shape = AttentionShape(3, 64, 16, None, torch.bfloat16, CPU)
+    shape = AttentionShape(9, 3, 64, 16, None, torch.bfloat16, CPU)
     sequences = [
         PagedSequence(i, 1, context, np.zeros(250, np.int64)) for i, (_, context) in enumerate(case.lengths)
     ]
@@ -163,7 +171,7 @@ def test_long_decodes_do_not_make_short_ones_pay() -> None:
 
 
 def test_a_group_of_long_decodes_stays_within_its_bytes() -> None:
-    shape = AttentionShape(8, 128, 16, None, torch.float32, CPU)
+    shape = AttentionShape(32, 8, 128, 16, None, torch.float32, CPU)
     sequences = [PagedSequence(i, 1, 4096, np.zeros(256, np.int64)) for i in range(5)]
     groups = [group for group in plan_attention(sequences, shape).groups if isinstance(group, DecodeGroup)]
     assert sum(group.count for group in groups) == 5

@@ -19,7 +19,7 @@ from headway.queueing.errors import (
     QueueUnavailableError,
     UnknownJobError,
 )
-from headway.queueing.events import Cursor, EndEvent, EndReason, JobState, StreamEvent
+from headway.queueing.events import Cursor, EndEvent, EndReason, JobState, JobStatus, StreamEvent
 from headway.queueing.memory_queue import MemoryQueue
 from headway.queueing.messages import Job
 from headway.queueing.protocol import Cancelled, Queue
@@ -100,6 +100,33 @@ async def test_a_stream_outlives_a_restart_of_the_server(start_redis: StartRedis
                 server.start()
                 await client.queue.finish([stop(claim, 1)])
         assert [str(event.cursor) for event in events] == ["1-0", "1-1"]
+
+
+class AwayForAMoment(MemoryQueue):
+    """Its server is away at the second call of a reader: the one after a read that brought nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    async def read(self, job_id: str, after: Cursor, *, wait_seconds: float) -> tuple[StreamEvent, ...]:
+        self.calls += 1
+        return () if self.calls == 1 else await super().read(job_id, after, wait_seconds=wait_seconds)
+
+    async def status(self, job_id: str) -> JobStatus:
+        self.calls += 1
+        if self.calls == 2:
+            raise QueueUnavailableError("away", retry_after_seconds=0.01)
+        return await super().status(job_id)
+
+
+async def test_a_stream_is_patient_between_two_reads_too() -> None:
+    queue = AwayForAMoment()
+    client = Client(queue)
+    submitted = await client.submit(model=MODEL, prompt="x")
+    await client.cancel(submitted.job_id)
+    (end,) = [event async for event in client.stream(submitted.job_id)]
+    assert isinstance(end, EndEvent)
 
 
 async def test_a_stream_gives_up_when_its_patience_ends(start_redis: StartRedis) -> None:

@@ -267,3 +267,18 @@ async def test_a_worker_restarts_under_its_old_name(redis_url: str, open_queue: 
     result = await renewed.result("tiny:0:k")
     assert result is not None
     assert result.reason is EndReason.STOP
+
+
+async def test_closing_a_queue_ends_whoever_waits_on_it(redis_url: str, open_queue: OpenQueue) -> None:
+    queue = open_queue(redis_url)
+    await queue.submit_body(MODEL, BODY, key="k")
+    waiting: list[asyncio.Task[object]] = [
+        asyncio.create_task(queue.read("tiny:0:k", START, wait_seconds=60)) for _ in range(3)
+    ]
+    waiting.append(asyncio.create_task(queue.wait("other", "w", for_work=True, timeout_seconds=60)))
+    await asyncio.sleep(0.05)
+    await asyncio.wait_for(queue.close(), 10)
+    outcomes = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 10)
+    assert [type(outcome) for outcome in outcomes] == [QueueUnavailableError] * 4
+    with pytest.raises(QueueUnavailableError, match="closed"):
+        await queue.status("tiny:0:k")

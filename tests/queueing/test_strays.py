@@ -9,8 +9,8 @@ import redis
 from tests.queueing.conftest import BODY, MODEL, TAG, emit, stop
 
 from headway.queueing.errors import UnknownJobError
-from headway.queueing.events import START, EndEvent, EndReason, JobState
-from headway.queueing.protocol import Fenced
+from headway.queueing.events import START, EndEvent, EndReason, JobState, TokenEvent
+from headway.queueing.protocol import Fenced, WorkerCard
 
 if TYPE_CHECKING:
     from tests.queueing.conftest import OpenQueue
@@ -136,6 +136,24 @@ async def test_a_damaged_token_stream_costs_its_own_job_only(
     assert (await queue.status("tiny:0:bad")).state is JobState.FINISHED
 
 
+@pytest.mark.parametrize("stray", ["0-5000", f"0-{2**64 - 1}"])
+async def test_a_strangers_entry_in_a_token_stream_stops_neither_claim_nor_reader(
+    redis_url: str, open_queue: OpenQueue, stray: str
+) -> None:
+    queue = open_queue(redis_url)
+    await queue.submit_body(MODEL, BODY, key="k")
+    (first,) = await queue.claim(MODEL, "w1", 1)
+    with redis.Redis.from_url(redis_url) as raw:
+        raw.xadd(f"o:{TAG}:k", {"x": "y"}, id=stray)
+    assert await queue.emit([emit(first, 1, 2)]) == (Fenced.OK,)
+    await queue.release([(first.job_id, first.token)])
+    (claim,) = await queue.claim(MODEL, "w2", 1)
+    assert [event.cursor.tokens for event in claim.committed] == [1, 2]
+    assert await queue.finish([stop(claim, 2)]) == (Fenced.OK,)
+    events = await queue.read("tiny:0:k", START, wait_seconds=0)
+    assert [type(event) for event in events] == [TokenEvent, TokenEvent, EndEvent]
+
+
 async def test_many_strays_do_not_hold_the_server_for_long(redis_url: str, open_queue: OpenQueue) -> None:
     queue = open_queue(redis_url)
     with redis.Redis.from_url(redis_url) as raw, raw.pipeline(transaction=False) as pipeline:
@@ -153,3 +171,91 @@ async def test_a_job_id_of_another_kind_of_key_reads_as_unknown(
     queue = open_queue(redis_url)
     with pytest.raises(UnknownJobError):
         await queue.read("tiny:0:nothing", START, wait_seconds=1)
+
+
+SHARED = {
+    f"q:{TAG}:standard": "stream",
+    f"back:{TAG}:standard": "list",
+    f"lease:{TAG}": "zset",
+    f"due:{TAG}": "zset",
+    f"wake:{TAG}": "stream",
+    f"lane:{TAG}": "hash",
+    f"dlq:{TAG}": "stream",
+    f"c:{TAG}:w": "string",
+    f"ctl:{TAG}:w": "stream",
+    f"idem:{TAG}:default:same": "string",
+    "workers:{fleet}": "zset",
+    "models:{fleet}": "set",
+    "w:{fleet}:w": "string",
+}
+"""Every key that several jobs or processes share, and its type."""
+
+
+def card() -> WorkerCard:
+    return WorkerCard("w", MODEL, "ready", 1, "here", "0.1.0", 128, 4, 0, 0, 0.0, 0.0, 0.0, 0)
+
+
+def spoil(raw: redis.Redis, key: str) -> None:
+    """Put something of another type there."""
+    raw.delete(key)
+    if SHARED[key] == "list":
+        raw.set(key, "garbage")
+    else:
+        raw.rpush(key, "garbage")
+
+
+@pytest.mark.parametrize("key", SHARED)
+async def test_a_shared_key_of_another_type_loses_no_job_whatever_is_called_next(
+    each_redis_url: str, open_queue: OpenQueue, key: str
+) -> None:
+    body = b'{"model":"tiny","prompt":"x","deadline_seconds":60}'
+    same = b'{"model":"tiny","prompt":"x","idempotency_key":"same"}'
+    queue = open_queue(each_redis_url)
+    with redis.Redis.from_url(each_redis_url) as raw:
+        spoil(raw, key)
+        await queue.submit_body(MODEL, body, key="a")
+        await queue.submit_body(MODEL, same, key="b")
+        await queue.heartbeat(card(), ttl_seconds=60)
+        # A queue's stream that somebody else wrote over is gone with its entries; all others hold no job yet.
+        if not key.startswith("q:"):
+            spoil(raw, key)
+        await queue.wait(MODEL, "w", for_work=True, timeout_seconds=0.1)
+        claims = await queue.claim(MODEL, "w", 9)
+        assert [claim.job_id for claim in claims] == ["tiny:0:a", "tiny:0:b"]
+        spoil(raw, key)
+        await queue.wait(MODEL, "w", for_work=False, timeout_seconds=0.1)
+        held = [(claim.job_id, claim.token) for claim in claims]
+        assert await queue.renew(held) == (Fenced.OK, Fenced.OK)
+        spoil(raw, key)
+        await queue.cancel("tiny:0:b", "enough")
+        spoil(raw, key)
+        assert await queue.release(held[:1]) == (Fenced.OK,)
+        await queue.heartbeat(card(), ttl_seconds=60)
+        assert [worker.worker_id for worker in await queue.workers()] == ["w"]
+        assert await queue.models() == (MODEL,)
+        again = await queue.claim(MODEL, "w", 9)
+        assert [claim.job_id for claim in again] == ["tiny:0:a"]
+        spoil(raw, key)
+        assert await queue.finish([stop(each, 0) for each in (*again, claims[1])]) == (Fenced.OK, Fenced.OK)
+        spoil(raw, key)
+        await queue.reap(MODEL)
+        assert (await queue.status("tiny:0:a")).reason is EndReason.STOP
+        depth = await queue.depth(MODEL)
+        assert depth.running == 0
+        assert sum(depth.queued.values()) == 0
+
+
+async def test_nonsense_among_models_workers_and_dead_letters_is_passed_over(
+    each_redis_url: str, open_queue: OpenQueue
+) -> None:
+    queue = open_queue(each_redis_url)
+    await queue.heartbeat(card(), ttl_seconds=60)
+    with redis.Redis.from_url(each_redis_url) as raw:
+        raw.sadd("models:{fleet}", b"\xff\xfe", "a}{b", "--", "", "x" * 500)
+        raw.zadd("workers:{fleet}", {b"\xff": 9e15, "nobody": 9e15})
+        raw.set("w:{fleet}:nobody", b"\xff{")
+        raw.xadd(f"dlq:{TAG}", {"attempts": "many", "tokens": "-3.5", b"\xff": b"\xff"})
+    assert await queue.models() == (MODEL,)
+    assert [worker.worker_id for worker in await queue.workers()] == ["w"]
+    (letter,) = await queue.dead_letters(MODEL)
+    assert (letter.attempts, letter.committed_tokens) == (0, 0)

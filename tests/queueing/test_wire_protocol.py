@@ -23,9 +23,13 @@ from headway.queueing.events import (
     TokenEvent,
     Usage,
 )
+from headway.queueing.functions import library
+from headway.queueing.memory_lane import DEAD_LETTERS_KEPT
+from headway.queueing.messages import MAX_JOB_BYTES
 from headway.queueing.protocol import Emit, Finish
 from headway.queueing.redis_queue import RedisQueue
 from headway.queueing.schema import schema_text
+from headway.queueing.settings import AGED_EVERY, DEFAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,3 +152,21 @@ def test_every_function_is_documented() -> None:
     names = {name for part in parts for name in re.findall(r"register\('(\w+)'", part.read_text())}
     assert len(names) >= 9
     assert {name for name in names if f"`{name}" not in PAGE and f"FCALL {name}" not in PAGE} == set()
+
+
+def test_numbers_in_the_library_are_those_of_the_python_side() -> None:
+    text = library()
+
+    def number(pattern: str) -> int:
+        return int(re.findall(pattern, text)[0])
+
+    assert number(r"local MAX_BODY_BYTES = (\d+)") == MAX_JOB_BYTES
+    assert number(r"local DEAD_LETTERS_KEPT = (\d+)") == DEAD_LETTERS_KEPT
+    assert number(r"local AGED_EVERY = (\d+)") == AGED_EVERY
+    # What a raw producer gets that names no limits.
+    assert number(r"\(tonumber\(args\[3\]\) or (\d+)\)") == DEFAULTS.max_queued_jobs
+    assert number(r"tonumber\(args\[4\]\) or (\d+)\)\n  end\n") == DEFAULTS.idempotency_seconds * 1000
+    assert number(r"tonumber\(args\[5\]\) or (\d+)\)") == DEFAULTS.record_retention_seconds * 1000
+    stream, record = re.findall(r"tonumber\(args\[3\]\) or (\d+), tonumber\(args\[4\]\) or (\d+)", text)[0]
+    assert int(stream) == DEFAULTS.stream_retention_seconds * 1000
+    assert int(record) == DEFAULTS.record_retention_seconds * 1000

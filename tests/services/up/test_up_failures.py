@@ -209,6 +209,23 @@ def test_a_socket_on_which_a_stranger_listens_is_left_alone(tmp_path: Path) -> N
     assert (folder.redis / "redis.sock").exists()
 
 
+def test_a_damaged_append_only_file_is_shown_with_the_ways_out(tmp_path: Path) -> None:
+    folder = StateDir(tmp_path / "state")
+    folder.prepare()
+    files = folder.redis / "appendonlydir"
+    files.mkdir()
+    (files / "appendonly.aof.1.incr.aof").write_text("*1\r\n$3\r\nnot a command stream at all\r\n" * 9)
+    (files / "appendonly.aof.manifest").write_text("file appendonly.aof.1.incr.aof seq 1 type i\n")
+    up = HeadwayUp.start(tmp_path)
+    try:
+        assert up.process.wait(timeout=30) == 1
+        assert "the embedded server cannot start" in up.output
+        assert "--fix" in up.output
+        assert "Traceback" not in up.output
+    finally:
+        up.clean_up()
+
+
 def test_a_state_dir_too_deep_for_a_socket_works_through_a_short_runtime_dir(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 60) / ("e" * 60) / "state"
     with running_up(tmp_path, state_dir=deep) as up:
@@ -218,6 +235,7 @@ def test_a_state_dir_too_deep_for_a_socket_works_through_a_short_runtime_dir(tmp
         job_id = up.submit("drill", "--max-tokens", "3")
         assert up.run("tail", job_id).returncode == 0
         assert up.stop() == 0
+        assert not Path(path).parent.exists()
 
 
 def test_a_living_server_of_ours_is_adopted_and_dies_with_its_new_parent(tmp_path: Path) -> None:

@@ -162,6 +162,12 @@ def test_the_prompt_may_come_from_standard_input(up: HeadwayUp, command: Command
     assert command("tail", typed, **here).stdout == command("tail", piped, **here).stdout
 
 
+def test_the_model_of_up_in_the_environment_names_the_served_one(up: HeadwayUp, command: Command) -> None:
+    here = {"HEADWAY_STATE_DIR": str(up.state_dir)}
+    for model in ("/models/scripted.gguf", "scripted:ms_per_step=5"):
+        assert command("submit", "drill", "--max-tokens", "1", **here, HEADWAY_MODEL=model).returncode == 0
+
+
 def test_the_same_idempotency_key_gives_the_same_job(up: HeadwayUp, command: Command) -> None:
     once = ("submit", "drill", "--max-tokens", "3", "--idempotency-key", "k1", "--redis-url", up.redis_url)
     ids = {command(*once, "--model", "scripted").stdout for _ in range(2)}

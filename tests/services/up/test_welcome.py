@@ -13,7 +13,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from tests.services.up.headway_up import HeadwayUp, running_up
+from tests.services.up.headway_up import HeadwayUp, eventually, running_up
 
 from headway.services.listener import open_listener, url_of
 
@@ -22,6 +22,7 @@ from headway.services.listener import open_listener, url_of
 def up(tmp_path_factory: pytest.TempPathFactory) -> Generator[HeadwayUp]:
     # Short answers: the toy ends them by itself.
     with running_up(tmp_path_factory.mktemp("up"), "--model", "scripted:ends=1,ms_per_step=1") as running:
+        eventually("all is printed", lambda: "Ctrl-C" in running.output)
         yield running
 
 

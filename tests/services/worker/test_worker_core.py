@@ -142,6 +142,17 @@ async def test_a_broken_device_ends_the_worker(
         assert running.worker.health() == (False, "the engine died")
 
 
+async def test_an_idle_worker_recounts_its_books_and_does_not_go_on_with_wrong_ones(
+    start_worker: StartWorker, client: Client, job: JobMaker
+) -> None:
+    async with start_worker() as running:
+        await client.run(job("hello", 5))
+        running.host.engine._scheduler._ledger._free.pop()
+        with pytest.raises(ExceptionGroup) as died:
+            await asyncio.wait_for(running.task, 10)
+        assert died.group_contains(EngineDiedError)
+
+
 async def test_a_worker_claims_only_what_it_can_use_soon(
     start_worker: StartWorker, queue: MemoryQueue, client: Client, job: JobMaker
 ) -> None:

@@ -1,0 +1,197 @@
+"""The engine on SmolLM2 says, token for token, what Hugging Face transformers says with the same weights."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+
+from headway.engine.checkpoint import Checkpoint, open_checkpoint
+from headway.engine.engine import Engine
+from headway.engine.interfaces import Tokenizer
+from headway.engine.limits import StepLimits
+from headway.engine.model_source import resolve_model
+from headway.engine.policy import Fcfs
+from headway.engine.torch_runner import TorchRunner
+from headway.engine.values import Admitted, Chunk, RequestKey, RequestSpec, Sampling, StepPlan
+
+# 1,280 decode steps one by one: seconds when the cores are free, minutes when they are shared.
+pytestmark = pytest.mark.timeout(400)
+
+ANSWER_TOKENS = 64
+MAX_LOGIT_DIFFERENCE = 1e-3
+GREEDY = Sampling(temperature=0.0, ignore_eos=True)
+
+QUESTIONS = (
+    "What is the capital of France?",
+    "Write a haiku about trains.",
+    "Explain why the sky is blue to a child.",
+    "List three prime numbers.",
+    "def fibonacci(n):",
+    "Translate 'good morning' to Spanish.",
+    "What is 17 + 25?",
+    "Name a river in Africa, and say where it ends.",
+    "Give me a recipe for pancakes with only four ingredients, step by step, and say how long each takes.",
+    "Who wrote Hamlet?",
+    "Summarise: The cat sat on the mat. The dog came in. The cat left.",
+    "What does HTTP stand for?",
+    "Write one sentence with the words moon, ladder and soup.",
+    "Is a tomato a fruit?",
+    "1, 1, 2, 3, 5, 8,",
+    "How do magnets work?",
+    "Zähle auf Deutsch von eins bis fünf.",
+    "Complete: To be, or not to be,",
+    "What should I pack for a week in the mountains in early spring, when it may still snow at night?",
+    "Say nothing.",
+)
+
+
+@pytest.fixture(scope="module")
+def path() -> Path:
+    return resolve_model("smollm2-135m").path
+
+
+@pytest.fixture(scope="module")
+def checkpoint(path: Path) -> Checkpoint:
+    return open_checkpoint(path)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(checkpoint: Checkpoint) -> Tokenizer:
+    return checkpoint.tokenizer()
+
+
+@pytest.fixture(scope="module")
+def runner(checkpoint: Checkpoint) -> TorchRunner:
+    return TorchRunner.load(checkpoint, dtype="float32", kv_cache_bytes=256 << 20, max_model_len=1024)
+
+
+@pytest.fixture(scope="module")
+def prompts(tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+    return tuple(tokenizer.render_chat([{"role": "user", "content": question}]) for question in QUESTIONS)
+
+
+@pytest.fixture(scope="module")
+def reference(path: Path) -> Any:
+    """Hugging Face's model, with the shape and weights that transformers reads from the same file.
+
+    The parts of ``from_pretrained(folder, gguf_file=...)``, which as a whole asks for the accelerate package.
+    """
+    modeling_gguf = importlib.import_module("transformers.modeling_gguf_pytorch_utils")
+    transformers = importlib.import_module("transformers")
+    config = transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    weights = modeling_gguf.load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)[
+        "tensors"
+    ]
+    absent, unknown = model.load_state_dict(weights, strict=False)
+    assert absent == ["lm_head.weight"], "the head is tied to the embedding; nothing else may be left random"
+    assert unknown == []
+    model.tie_weights()
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def alone(
+    runner: TorchRunner, tokenizer: Tokenizer, prompts: tuple[tuple[int, ...], ...]
+) -> tuple[tuple[int, ...], ...]:
+    """Greedy answers, computed one by one."""
+    return tuple(answers(runner, tokenizer, (prompt,))[0] for prompt in prompts)
+
+
+def answers(
+    runner: TorchRunner,
+    tokenizer: Tokenizer,
+    prompts: tuple[tuple[int, ...], ...],
+    *,
+    step_tokens: int = 4096,
+    steps_between: int = 0,
+) -> list[tuple[int, ...]]:
+    """Answers of prompts that arrive ``steps_between`` steps apart."""
+    limits = StepLimits(max_step_tokens=step_tokens, max_sequences=min(64, step_tokens), min_chunk_tokens=1)
+    engine = Engine(runner, tokenizer, limits=limits, policy=Fcfs())
+    said: dict[str, list[int]] = {str(index): [] for index in range(len(prompts))}
+    waiting = list(enumerate(prompts))
+    step = 0
+    while waiting or engine.has_work:
+        while waiting and step >= waiting[0][0] * steps_between:
+            index, prompt = waiting.pop(0)
+            engine.add(RequestSpec(str(index), 1, prompt, GREEDY, ANSWER_TOKENS, arrival_seconds=float(step)))
+        for output in engine.step(float(step)):
+            said[output.key.request_id] += output.token_ids
+        step += 1
+    engine.check_books()
+    return [tuple(tokens) for tokens in said.values()]
+
+
+def hugging_face_logits(reference: Any, tokens: tuple[int, ...]) -> torch.Tensor:
+    with torch.inference_mode():
+        return cast(torch.Tensor, reference(torch.tensor([tokens])).logits[0])
+
+
+def our_logits(runner: TorchRunner, tokens: tuple[int, ...]) -> torch.Tensor:
+    """Logits at every position, in one prefill."""
+    key = RequestKey("logits", 1)
+    table = tuple(range(100, 100 + -(-len(tokens) // runner.block_size)))
+    return runner.logits(
+        StepPlan(
+            step=0,
+            chunks=(Chunk(key, start=0, token_ids=tokens, block_table=table, samples=True),),
+            admitted=(Admitted(key, tokens, (), GREEDY),),
+        )
+    )
+
+
+def test_greedy_answers_one_by_one_equal_hugging_face(
+    reference: Any, prompts: tuple[tuple[int, ...], ...], alone: tuple[tuple[int, ...], ...]
+) -> None:
+    # Greedy decoding by induction: given the same tokens so far, transformers' most likely next one is ours.
+    for prompt, answer in zip(prompts, alone, strict=True):
+        assert len(answer) == ANSWER_TOKENS
+        logits = hugging_face_logits(reference, prompt + answer)
+        assert tuple(logits[len(prompt) - 1 : -1].argmax(dim=-1).tolist()) == answer
+
+
+def test_generate_of_hugging_face_says_the_same(
+    reference: Any, prompts: tuple[tuple[int, ...], ...], alone: tuple[tuple[int, ...], ...]
+) -> None:
+    prompt = prompts[8]
+    generated = reference.generate(
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+        max_new_tokens=ANSWER_TOKENS,
+        min_new_tokens=ANSWER_TOKENS,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    assert tuple(generated[0, len(prompt) :].tolist()) == alone[8]
+
+
+@pytest.mark.parametrize(("step_tokens", "count"), [(7, 9), (32, 20), (4096, 20)])
+def test_staggered_batches_in_any_chunk_size_say_the_same(
+    runner: TorchRunner,
+    tokenizer: Tokenizer,
+    prompts: tuple[tuple[int, ...], ...],
+    alone: tuple[tuple[int, ...], ...],
+    step_tokens: int,
+    count: int,
+) -> None:
+    # With seven tokens a step a prompt takes several steps, and at most seven answers run at once.
+    together = answers(runner, tokenizer, prompts[:count], step_tokens=step_tokens, steps_between=2)
+    assert together == list(alone[:count])
+
+
+def test_logits_are_within_a_thousandth_of_hugging_face_at_every_position(
+    runner: TorchRunner,
+    reference: Any,
+    prompts: tuple[tuple[int, ...], ...],
+    alone: tuple[tuple[int, ...], ...],
+) -> None:
+    for prompt, answer in zip(prompts, alone, strict=True):
+        theirs = hugging_face_logits(reference, prompt + answer)
+        ours = our_logits(runner, prompt + answer)
+        assert float((ours - theirs).abs().max()) <= MAX_LOGIT_DIFFERENCE
