@@ -4,7 +4,7 @@ PYTHON ?= python3
 export PYTHON
 BIN := .venv/bin
 
-.PHONY: help up setup dev test lint types check wheel-check bench-stalled format constraints clean
+.PHONY: help up setup dev test lint types check wheel-check soak bench-stalled format constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -31,6 +31,9 @@ wheel-check: dev ## build the wheel, compare its file list, use it as a bare cli
 	@$(BIN)/python ops/wheel_check.py
 
 check: lint types test wheel-check ## everything that CI runs
+
+soak: dev ## the long random walks (an hour or more)
+	@$(BIN)/pytest -m soak --timeout=0 $(ARGS)
 
 bench-stalled: setup ## does a reader that stops reading slow anybody else down? (about 2 minutes)
 	@$(BIN)/python ops/bench/stalled_reader.py $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.engine.stepping import EOS, make_scheduler, planned, request, result_of, sizes, step
@@ -185,8 +186,9 @@ def test_the_same_calls_give_the_same_plans() -> None:
 
 @pytest.mark.parametrize("field", ["max_step_tokens", "max_sequences", "min_chunk_tokens", "max_waiting"])
 def test_limits_of_zero_are_refused_by_name(field: str) -> None:
+    zero: dict[str, Any] = {field: 0}
     with pytest.raises(ValueError, match=f"{field} is 0"):
-        replace(StepLimits(), **{field: 0})
+        StepLimits(**zero)
 
 
 def test_limits_that_could_starve_prefills_are_refused() -> None:

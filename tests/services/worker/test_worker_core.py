@@ -147,7 +147,7 @@ async def test_an_idle_worker_recounts_its_books_and_does_not_go_on_with_wrong_o
 ) -> None:
     async with start_worker() as running:
         await client.run(job("hello", 5))
-        running.host.engine._scheduler._ledger._free.pop()
+        running.host.engine._scheduler._memory.ledger._free.pop()
         with pytest.raises(ExceptionGroup) as died:
             await asyncio.wait_for(running.task, 10)
         assert died.group_contains(EngineDiedError)
