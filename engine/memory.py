@@ -12,7 +12,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from headway.engine.blocks import BlockLedger, BlockTable
+from headway.engine.block_table import BlockTable
+from headway.engine.blocks import BlockLedger
 from headway.engine.cost_model import CostModel
 from headway.engine.errors import InvariantError
 from headway.engine.host_pool import HostPool
@@ -54,6 +55,12 @@ class Memory:
         """How often each mode was chosen."""
         self.lost_tokens = 0
         """Computed tokens that a preemption threw away."""
+        self.looked_up_tokens = 0
+        """Known tokens of requests at their first start."""
+        self.hit_tokens = 0
+        """Of those, what the prefix cache held."""
+        self.regained_tokens = 0
+        """What it held of requests that come back from a preemption: no hits, the work was ours before."""
         self._cost = cost
         self._costs = costs
         self.is_overcommitted = is_overcommitted
@@ -131,6 +138,11 @@ class Memory:
         prefix = self._prefix(request)
         request.table = self.ledger.open_table(self._wanted_blocks(request), prefix)
         request.computed_tokens = len(prefix) * self.ledger.block_size
+        if request.preemptions:
+            self.regained_tokens += request.computed_tokens
+        else:
+            self.looked_up_tokens += request.known_tokens
+            self.hit_tokens += request.computed_tokens
         request.charged_tokens = max(request.charged_tokens, request.computed_tokens)
 
     def is_arriving(self, request: Request) -> bool:
@@ -169,6 +181,9 @@ class Memory:
             "kv_blocks_cached": float(self.ledger.cached_blocks),
             "host_slots_used": float(self.host.used_slots),
             "preemption_lost_tokens": float(self.lost_tokens),
+            "preemption_regained_tokens": float(self.regained_tokens),
+            "prefix_lookup_tokens": float(self.looked_up_tokens),
+            "prefix_hit_tokens": float(self.hit_tokens),
             **{f"preemptions_{mode.value}": float(count) for mode, count in self.preemptions.items()},
         }
 
