@@ -46,11 +46,12 @@ class Memory:
         host: HostPool | None = None,
         costs: PreemptionCosts = RECOMPUTE_ONLY,
         limits: PreemptionLimits | None = None,
+        quantiles: OutputQuantiles | None = None,
     ) -> None:
         self.ledger = ledger
         self.host = host or HostPool(ledger, 0)
         self.preemptor = Preemptor(ledger, limits or PreemptionLimits())
-        self.quantiles = OutputQuantiles()
+        self.quantiles = quantiles or OutputQuantiles()
         self.preemptions = dict.fromkeys(Mode, 0)
         """How often each mode was chosen."""
         self.lost_tokens = 0
@@ -64,8 +65,9 @@ class Memory:
         self._cost = cost
         self._costs = costs
         self.is_overcommitted = is_overcommitted
-        self._swaps_out: list[BlockCopy] = []
-        self._swaps_in: list[BlockCopy] = []
+        self._swaps_out: list[tuple[int, BlockCopy]] = []
+        self._swaps_in: list[tuple[int, BlockCopy]] = []
+        """Copies that no applied plan has carried yet, each with the step that planned it."""
         self._last_swap_step = 0
         self._copied_step = 0
 
@@ -132,7 +134,7 @@ class Memory:
             wanted = self._wanted_blocks(request)
             request.table, copies = self.host.swap_in(request.parked, wanted, step)
             request.parked = None
-            self._swaps_in += copies
+            self._swaps_in += [(step, copy) for copy in copies]
             self._last_swap_step = step
             return
         prefix = self._prefix(request)
@@ -223,7 +225,7 @@ class Memory:
         self.preemptions[preemption.mode] += 1
         if preemption.mode is Mode.SWAP:
             request.parked, copies = self.host.swap_out(table, request.computed_tokens, step)
-            self._swaps_out += copies
+            self._swaps_out += [(step, copy) for copy in copies]
             self._last_swap_step = step
         else:
             self.lost_tokens += request.computed_tokens
@@ -242,12 +244,16 @@ class Memory:
         """The plan with all copies that no applied plan has carried yet, so a dropped plan loses none."""
         if not (self._swaps_out or self._swaps_in):
             return plan
-        return replace(plan, swaps_out=tuple(self._swaps_out), swaps_in=tuple(self._swaps_in))
+        return replace(
+            plan,
+            swaps_out=tuple([copy for _, copy in self._swaps_out]),
+            swaps_in=tuple([copy for _, copy in self._swaps_in]),
+        )
 
     def complete(self, plan: StepPlan, copied_step: int | None) -> None:
         """The plan was executed; swaps of plans up to ``copied_step`` (None: this one's too) are done."""
-        del self._swaps_out[: len(plan.swaps_out)]
-        del self._swaps_in[: len(plan.swaps_in)]
+        self._swaps_out = [entry for entry in self._swaps_out if entry[0] > plan.step]
+        self._swaps_in = [entry for entry in self._swaps_in if entry[0] > plan.step]
         copied = plan.step if copied_step is None else copied_step
         self._copied_step = max(self._copied_step, copied)
         self.ledger.complete(plan.step, copied)
