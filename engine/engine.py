@@ -81,6 +81,10 @@ class Engine:
         """Let a held request go on."""
         self._scheduler.unhold(request_id)
 
+    def set_weight(self, tenant: str, weight: float) -> None:
+        """A tenant's share from now on, of service and of the cache; raises ValueError unless above 0."""
+        self._scheduler.set_weight(tenant, weight)
+
     def set_priority(self, request_id: str, priority: int) -> None:
         """Move a live request to another class. Unknown ids leave no state."""
         self._scheduler.set_priority(request_id, priority)

@@ -30,6 +30,11 @@ class Runner(Protocol):
         ...
 
     @property
+    def block_bytes(self) -> int:
+        """Bytes of one KV block over all layers."""
+        ...
+
+    @property
     def max_model_len(self) -> int:
         """Most tokens (prompt + answer) of one request, by the model and by the pool."""
         ...

@@ -12,7 +12,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from headway.engine.blocks import BlockLedger, BlockTable
+from headway.engine.block_table import BlockTable
+from headway.engine.blocks import BlockLedger
 from headway.engine.cost_model import CostModel
 from headway.engine.errors import InvariantError
 from headway.engine.host_pool import HostPool
@@ -45,20 +46,28 @@ class Memory:
         host: HostPool | None = None,
         costs: PreemptionCosts = RECOMPUTE_ONLY,
         limits: PreemptionLimits | None = None,
+        quantiles: OutputQuantiles | None = None,
     ) -> None:
         self.ledger = ledger
         self.host = host or HostPool(ledger, 0)
         self.preemptor = Preemptor(ledger, limits or PreemptionLimits())
-        self.quantiles = OutputQuantiles()
+        self.quantiles = quantiles or OutputQuantiles()
         self.preemptions = dict.fromkeys(Mode, 0)
         """How often each mode was chosen."""
         self.lost_tokens = 0
         """Computed tokens that a preemption threw away."""
+        self.looked_up_tokens = 0
+        """Known tokens of requests at their first start."""
+        self.hit_tokens = 0
+        """Of those, what the prefix cache held."""
+        self.regained_tokens = 0
+        """What it held of requests that come back from a preemption: no hits, the work was ours before."""
         self._cost = cost
         self._costs = costs
         self.is_overcommitted = is_overcommitted
-        self._swaps_out: list[BlockCopy] = []
-        self._swaps_in: list[BlockCopy] = []
+        self._swaps_out: list[tuple[int, BlockCopy]] = []
+        self._swaps_in: list[tuple[int, BlockCopy]] = []
+        """Copies that no applied plan has carried yet, each with the step that planned it."""
         self._last_swap_step = 0
         self._copied_step = 0
 
@@ -125,12 +134,17 @@ class Memory:
             wanted = self._wanted_blocks(request)
             request.table, copies = self.host.swap_in(request.parked, wanted, step)
             request.parked = None
-            self._swaps_in += copies
+            self._swaps_in += [(step, copy) for copy in copies]
             self._last_swap_step = step
             return
         prefix = self._prefix(request)
         request.table = self.ledger.open_table(self._wanted_blocks(request), prefix)
         request.computed_tokens = len(prefix) * self.ledger.block_size
+        if request.preemptions:
+            self.regained_tokens += request.computed_tokens
+        else:
+            self.looked_up_tokens += request.known_tokens
+            self.hit_tokens += request.computed_tokens
         request.charged_tokens = max(request.charged_tokens, request.computed_tokens)
 
     def is_arriving(self, request: Request) -> bool:
@@ -169,6 +183,9 @@ class Memory:
             "kv_blocks_cached": float(self.ledger.cached_blocks),
             "host_slots_used": float(self.host.used_slots),
             "preemption_lost_tokens": float(self.lost_tokens),
+            "preemption_regained_tokens": float(self.regained_tokens),
+            "prefix_lookup_tokens": float(self.looked_up_tokens),
+            "prefix_hit_tokens": float(self.hit_tokens),
             **{f"preemptions_{mode.value}": float(count) for mode, count in self.preemptions.items()},
         }
 
@@ -208,7 +225,7 @@ class Memory:
         self.preemptions[preemption.mode] += 1
         if preemption.mode is Mode.SWAP:
             request.parked, copies = self.host.swap_out(table, request.computed_tokens, step)
-            self._swaps_out += copies
+            self._swaps_out += [(step, copy) for copy in copies]
             self._last_swap_step = step
         else:
             self.lost_tokens += request.computed_tokens
@@ -227,12 +244,16 @@ class Memory:
         """The plan with all copies that no applied plan has carried yet, so a dropped plan loses none."""
         if not (self._swaps_out or self._swaps_in):
             return plan
-        return replace(plan, swaps_out=tuple(self._swaps_out), swaps_in=tuple(self._swaps_in))
+        return replace(
+            plan,
+            swaps_out=tuple([copy for _, copy in self._swaps_out]),
+            swaps_in=tuple([copy for _, copy in self._swaps_in]),
+        )
 
     def complete(self, plan: StepPlan, copied_step: int | None) -> None:
         """The plan was executed; swaps of plans up to ``copied_step`` (None: this one's too) are done."""
-        del self._swaps_out[: len(plan.swaps_out)]
-        del self._swaps_in[: len(plan.swaps_in)]
+        self._swaps_out = [entry for entry in self._swaps_out if entry[0] > plan.step]
+        self._swaps_in = [entry for entry in self._swaps_in if entry[0] > plan.step]
         copied = plan.step if copied_step is None else copied_step
         self._copied_step = max(self._copied_step, copied)
         self.ledger.complete(plan.step, copied)

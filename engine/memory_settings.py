@@ -9,6 +9,7 @@ from headway.engine.cost_model import CostModel
 from headway.engine.host_pool import HostPool
 from headway.engine.interfaces import Runner
 from headway.engine.memory import RECOMPUTE_ONLY, Memory
+from headway.engine.overcommit import OutputQuantiles
 from headway.engine.preemption import PreemptionCosts, PreemptionLimits
 from headway.engine.prefix_cache import PrefixCache
 
@@ -23,6 +24,8 @@ class MemorySettings:
     weights_version: str = ""
     is_overcommitted: bool = False
     """Admit by the peak that answers of usual length need, not by the longest; preempt when it was wrong."""
+    answers_to_know: int = 8
+    """Answers of a tenant to see before anything but the longest is expected of it."""
     costs: PreemptionCosts = RECOMPUTE_ONLY
     """Bytes and bandwidths of a swap; used where the runner has host slots."""
     preemption: PreemptionLimits = field(default_factory=PreemptionLimits)
@@ -43,4 +46,5 @@ class MemorySettings:
             host=HostPool(ledger, runner.host_slots),
             costs=self.costs,
             limits=self.preemption,
+            quantiles=OutputQuantiles(min_samples=self.answers_to_know),
         )

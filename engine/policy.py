@@ -62,6 +62,10 @@ class Policy(Protocol):
         """It runs from now on; its prefill will be charged ``cost``."""
         ...
 
+    def set_weight(self, tenant: str, weight: float) -> None:
+        """A tenant's service counts by this weight (above 0) from now on."""
+        ...
+
     def over_share(self, request: Request) -> float:
         """How far its tenant is above its share; more gives way first."""
         ...
@@ -129,6 +133,9 @@ class RankedPolicy(ABC):
     def start(self, request: Request, now: float, cost: float) -> None:  # noqa: ARG002 -- the order does not depend on them
         """It waits no more."""
         self.withdraw(request)
+
+    def set_weight(self, tenant: str, weight: float) -> None:  # noqa: B027 -- nobody's share is counted
+        """Nobody's share is counted."""
 
     def over_share(self, request: Request) -> float:  # noqa: ARG002 -- nobody's share is counted
         """Nobody is above a share."""

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby, pairwise
 
-from headway.engine.blocks import BlockLedger, BlockTable
+from headway.engine.block_table import BlockTable
+from headway.engine.blocks import BlockLedger
 from headway.engine.request import Request
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from headway.engine.blocks import BlockTable
+from headway.engine.block_table import BlockTable
 from headway.engine.host_pool import Parked
 from headway.engine.prefix_cache import HashChain
 from headway.engine.values import Admitted, FinishReason, Objective, RequestKey, RequestSpec

@@ -123,6 +123,13 @@ class Scheduler:
         """Other caps from the next step on; what runs beyond them goes on, in turns."""
         self._limits = self._planner.limits = limits
 
+    def set_weight(self, tenant: str, weight: float) -> None:
+        """A tenant's share from now on, of service and of the cache; raises ValueError unless above 0."""
+        if not weight > 0.0:
+            raise ValueError(f"the weight of tenant {tenant!r} is {weight}: give more than 0")
+        self._policy.set_weight(tenant, weight)
+        self._memory.ledger.cache.set_weight(tenant, weight)
+
     def set_priority(self, request_id: str, priority: int) -> None:
         """Move a live request to another class, with what it has computed. Unknown ids leave no state."""
         request = self._roster.named(request_id)

@@ -131,6 +131,11 @@ class ScriptedRunner:
         """Plans whose swaps are still under way, oldest first."""
 
     @property
+    def block_bytes(self) -> int:
+        """One word of 8 bytes per slot."""
+        return 8 * self.block_size
+
+    @property
     def known_requests(self) -> int:
         """Requests announced and not yet released."""
         return len(self._known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -123,6 +124,11 @@ class TorchRunner:
     def host_slots(self) -> int:
         """Blocks of swapped requests that host memory holds."""
         return self._host.slot_count
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one KV block over all layers, keys and values."""
+        return math.prod(self._cache.block_shape) * self._shape.dtype.itemsize
 
     @property
     def max_model_len(self) -> int:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, TypeVar
 
 import typer
 
-from headway.services.settings import DType, LogFormat
+from headway.services.settings import DType, LogFormat, PolicyName
 from headway.services.units import parse_duration, parse_size
 
 Parsed = TypeVar("Parsed")
@@ -113,9 +113,7 @@ Threads = Annotated[
         min=1, envvar="HEADWAY_THREADS", help="CPU threads of each worker; default: all cores, shared."
     ),
 ]
-Policy = Annotated[
-    Literal["fcfs", "priority"], typer.Option(envvar="HEADWAY_POLICY", help="Who goes first inside a worker.")
-]
+Policy = Annotated[PolicyName, typer.Option(envvar="HEADWAY_POLICY", help="Who goes first inside a worker.")]
 DrainSeconds = Annotated[
     float,
     typer.Option(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headway.engine.engine import Engine
-from headway.engine.errors import RequestError
+from headway.engine.errors import DeadlineError, RequestError
 from headway.engine.values import EngineLoad, FinishReason, Output, RequestKey, RequestSpec
 from headway.services.flow_control import FlowControl
 
@@ -191,11 +191,12 @@ class EngineThread:
         refused: list[Output] = []
         for spec in specs:
             try:
-                self._engine.add(spec)
+                self._engine.add(spec, self._clock())
             except RequestError as error:  # checked before, yet the engine has the last word
                 self._flow.close(spec.request_id)
                 key = RequestKey(spec.request_id, spec.epoch)
-                ended = Output(key, "", (), finish_reason=FinishReason.ERROR, error_message=str(error))
+                reason = FinishReason.DEADLINE if isinstance(error, DeadlineError) else FinishReason.ERROR
+                ended = Output(key, "", (), finish_reason=reason, error_message=str(error))
                 refused.append(ended)
         return refused
 

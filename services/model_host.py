@@ -10,6 +10,7 @@ from typing import Final
 from headway.engine.engine import Engine
 from headway.engine.interfaces import Runner, Tokenizer
 from headway.engine.limits import StepLimits
+from headway.engine.memory_settings import MemorySettings
 from headway.engine.policy import POLICIES
 from headway.engine.scripted import ByteTokenizer
 from headway.services.errors import UsageError
@@ -45,7 +46,10 @@ def build_engine(settings: WorkerSettings) -> ModelHost:
         )
     except ValueError as error:
         raise UsageError(str(error)) from None
-    engine = Engine(runner, tokenizer, limits=limits, policy=POLICIES[settings.policy]())
+    memory = MemorySettings(
+        has_prefix_cache=settings.has_prefix_cache, is_overcommitted=settings.is_overcommitted
+    )
+    engine = Engine(runner, tokenizer, limits=limits, policy=POLICIES[settings.policy](), memory=memory)
     name = served_name(settings.model, settings.served_name)
     side = ModelSide(name, tokenizer, runner.max_model_len, engine.check)
     return ModelHost(engine, side, int(time.time()))

@@ -14,6 +14,7 @@ from typing import Literal
 
 DType = Literal["auto", "float32", "bfloat16"]
 LogFormat = Literal["auto", "json", "pretty"]
+PolicyName = Literal["fair", "fcfs", "priority", "static", "dynamic"]
 
 DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
@@ -41,7 +42,11 @@ class WorkerSettings:
     """New tokens that one iteration may compute, prefill chunks included."""
     threads: int | None = None
     """CPU threads of the runner; None: the cores of this machine shared by its workers."""
-    policy: Literal["fcfs", "priority"] = "priority"
+    policy: PolicyName = "fair"
+    has_prefix_cache: bool = True
+    """Keep the KV of prompts for others of the same tenant that begin alike."""
+    is_overcommitted: bool = True
+    """Admit by how long answers usually get, and let somebody give way when that was wrong."""
     drain_seconds: float = 20.0
     """On SIGTERM, how long running answers may still finish before they are handed back."""
     metrics_port: int | None = None
@@ -103,7 +108,7 @@ class UpSettings:
     max_sequences: int = 32
     max_batch_tokens: int = 512
     threads: int | None = None
-    policy: Literal["fcfs", "priority"] = "priority"
+    policy: PolicyName = "fair"
     drain_seconds: float = 10.0
     """How long open answers may still finish at the first Ctrl-C, in the gateway and then in the workers."""
     metrics_port: int | None = None

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headway.engine.blocks import BlockLedger, BlockTable
+from headway.engine.block_table import BlockTable
+from headway.engine.blocks import BlockLedger
 from headway.engine.errors import InvariantError
 from headway.engine.prefix_cache import PrefixCache
 

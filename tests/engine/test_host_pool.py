@@ -7,7 +7,8 @@ import random
 import pytest
 from tests.simulation.memory_world import MemoryWorld
 
-from headway.engine.blocks import BlockLedger, BlockTable
+from headway.engine.block_table import BlockTable
+from headway.engine.blocks import BlockLedger
 from headway.engine.errors import InvariantError
 from headway.engine.host_pool import HostPool
 from headway.engine.prefix_cache import PrefixCache

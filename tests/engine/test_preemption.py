@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from headway.engine.blocks import BlockLedger, BlockTable
+from headway.engine.block_table import BlockTable
+from headway.engine.blocks import BlockLedger
 from headway.engine.preemption import (
     Candidate,
     Mode,

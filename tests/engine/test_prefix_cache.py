@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headway.engine.blocks import BlockLedger, BlockTable
+from headway.engine.block_table import BlockTable
+from headway.engine.blocks import BlockLedger
 from headway.engine.prefix_cache import HashChain, PrefixCache
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11]

@@ -15,7 +15,8 @@ from typing import Final
 
 import pytest
 
-from headway.engine.blocks import BlockLedger, BlockTable
+from headway.engine.block_table import BlockTable
+from headway.engine.blocks import BlockLedger
 from headway.engine.errors import InvariantError
 from headway.engine.host_pool import HostPool, Parked
 from headway.engine.prefix_cache import HashChain, PrefixCache

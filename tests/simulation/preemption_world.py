@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headway.engine.blocks import BlockLedger
 from headway.engine.cost_model import CostModel
@@ -96,8 +96,8 @@ class PreemptionWorld:
 
     def act(self) -> None:
         """One random operation and a recount."""
-        operations = (self.add, self.step, self.cancel, self.hold, self.unhold)
-        self.rng.choices(operations, (3, 12, 0.5, 0.5, 1))[0]()
+        operations = (self.add, self.step, self.cancel, self.hold, self.unhold, self.change, self.lose)
+        self.rng.choices(operations, (3, 12, 0.5, 0.5, 1, 1, 1))[0]()
         self.scheduler.check()
 
     def add(self) -> None:
@@ -141,6 +141,44 @@ class PreemptionWorld:
         for told in self.live:
             self.scheduler.unhold(told.spec.request_id)
 
+    def change(self) -> None:
+        """Weights, classes and limits change while requests run."""
+        self.scheduler.set_weight(self.rng.choice("abc"), self.rng.choice((0.5, 1.0, 3.0)))
+        if self.live:
+            self.scheduler.set_priority(self.rng.choice(self.live).spec.request_id, self.rng.randint(0, 2))
+        sequences = self.rng.randint(1, 6)
+        self.scheduler.set_limits(
+            replace(self.limits, max_sequences=sequences, max_step_tokens=sequences + self.rng.randint(0, 8))
+        )
+
+    def lose(self) -> None:
+        """A plan is thrown away, or its result is lost, or comes late, or after somebody's cancel."""
+        plan = self.scheduler.plan(self.now)
+        if plan is None or not plan.chunks:
+            return
+        fate = self.rng.choice(("unexecuted", "lost", "late", "cancelled"))
+        self.seen[fate] += 1
+        if fate == "unexecuted":
+            return
+        result = self.runner.execute(plan)
+        if fate == "lost":
+            return
+        if fate == "late":
+            # The next plan is made, and executed, before this result is known.
+            after = self.scheduler.plan(self.now)
+            if after is None:
+                return
+            later = self.runner.execute(after)
+            self.take(self.scheduler.apply(plan, result, self.now))
+            self.take(self.scheduler.apply(after, later, self.now))
+            return
+        self.cancel()
+        self.take(self.scheduler.apply(plan, result, self.now))
+
+    def take(self, emissions: tuple[Emission, ...]) -> None:
+        for emission in emissions:
+            self.hear(emission)
+
     def step(self) -> bool:
         """One step of the loop; whether there was one."""
         plan = self.scheduler.plan(self.now)
@@ -157,8 +195,7 @@ class PreemptionWorld:
             result = self.runner.execute(plan)
             self.now += result.elapsed_seconds
             emissions = self.scheduler.apply(plan, result, self.now)
-        for emission in emissions:
-            self.hear(emission)
+        self.take(emissions)
         return True
 
     def hear(self, emission: Emission) -> None:

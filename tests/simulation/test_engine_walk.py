@@ -19,11 +19,25 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from headway.engine.engine import Engine
 from headway.engine.errors import ContextLengthError, RequestError
 from headway.engine.limits import StepLimits
+from headway.engine.memory_settings import MemorySettings
 from headway.engine.policy import POLICIES
+from headway.engine.preemption import PreemptionCosts
 from headway.engine.scripted import EOS, ByteTokenizer, ScriptedRunner
 from headway.engine.values import Chunk, FinishReason, Output, RequestSpec, Sampling, StepPlan
 
 ALPHABET = (*b"ab", *"é".encode(), EOS)
+MEMORIES = (
+    MemorySettings(),
+    MemorySettings(has_prefix_cache=True),
+    MemorySettings(is_overcommitted=True, answers_to_know=0),
+    MemorySettings(
+        has_prefix_cache=True,
+        is_overcommitted=True,
+        answers_to_know=1,
+        costs=PreemptionCosts(block_bytes=1.0, out_bytes_per_second=1e12, in_bytes_per_second=1e12),
+    ),
+)
+"""The last one swaps wherever the host has room."""
 STOPS = ((), ("ab",), ("ba", "aab"), ("éa", "b"))
 
 
@@ -82,6 +96,9 @@ class EngineWalk(RuleBasedStateMachine):
         min_chunk=st.integers(1, 5),
         passes=st.integers(1, 3),
         looks=st.integers(1, 3),
+        memory=st.sampled_from(MEMORIES),
+        host_slots=st.sampled_from((0, 3, 8)),
+        copy_delay=st.integers(0, 2),
     )
     def make(
         self,
@@ -94,6 +111,9 @@ class EngineWalk(RuleBasedStateMachine):
         min_chunk: int,
         passes: int,
         looks: int,
+        memory: MemorySettings,
+        host_slots: int,
+        copy_delay: int,
     ) -> None:
         self.failing: set[str] = set()
         self.runner = ScriptedRunner(
@@ -102,6 +122,8 @@ class EngineWalk(RuleBasedStateMachine):
             max_model_len=24,
             alphabet=ALPHABET,
             fails=self.fail,
+            host_slots=host_slots,
+            copy_delay=copy_delay,
         )
         self.runner.steps = []
         self.limits = StepLimits(
@@ -111,8 +133,11 @@ class EngineWalk(RuleBasedStateMachine):
             max_passes=passes,
             max_looks=looks,
         )
-        self.engine = Engine(self.runner, ByteTokenizer(), limits=self.limits, policy=POLICIES[policy]())
+        self.engine = Engine(
+            self.runner, ByteTokenizer(), limits=self.limits, policy=POLICIES[policy](), memory=memory
+        )
         self.policy = policy
+        self.memory = memory
         self.answers: dict[str, Answer] = {}
         self.now = 0.0
         self.count = 0
@@ -134,6 +159,7 @@ class EngineWalk(RuleBasedStateMachine):
         seed=st.integers(0, 3),
         stops=st.sampled_from(STOPS),
         priority=st.integers(0, 2),
+        tenant=st.sampled_from("fg"),
         deadline=st.none() | st.integers(1, 12),
         kept=st.integers(0, 4),
     )
@@ -146,6 +172,7 @@ class EngineWalk(RuleBasedStateMachine):
         seed: int,
         stops: tuple[str, ...],
         priority: int,
+        tenant: str,
         deadline: int | None,
         kept: int,
     ) -> None:
@@ -158,6 +185,7 @@ class EngineWalk(RuleBasedStateMachine):
             max_tokens=max_tokens,
             stop_strings=stops,
             priority=priority,
+            tenant=tenant,
             arrival_seconds=self.now,
             deadline_seconds=None if deadline is None else self.now + deadline,
         )
@@ -240,6 +268,15 @@ class EngineWalk(RuleBasedStateMachine):
     def break_one(self, data: st.DataObject) -> None:
         self.failing.add(data.draw(st.sampled_from(self.live)))
 
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), priority=st.integers(0, 2))
+    def move(self, data: st.DataObject, priority: int) -> None:
+        self.engine.set_priority(data.draw(st.sampled_from(self.live)), priority)
+
+    @rule(tenant=st.sampled_from("fg"), weight=st.sampled_from((0.5, 1.0, 3.0)))
+    def weigh(self, tenant: str, weight: float) -> None:
+        self.engine.set_weight(tenant, weight)
+
     @rule(seconds=st.integers(0, 3))
     def step(self, seconds: int) -> None:
         self.now += seconds
@@ -293,7 +330,8 @@ class EngineWalk(RuleBasedStateMachine):
 
     def check_plan(self, plan: StepPlan) -> None:
         """[S1, B3, B4, S13] Within the limits; no slot twice; nothing past its deadline."""
-        assert 0 < plan.new_tokens <= self.limits.max_step_tokens
+        assert plan.new_tokens <= self.limits.max_step_tokens
+        assert plan.new_tokens > 0 or plan.has_copies or plan.awaits_copies
         assert len(plan.chunks) <= self.limits.max_sequences
         slots = [
             (chunk.block_table[position // self.runner.block_size], position % self.runner.block_size)
@@ -301,11 +339,12 @@ class EngineWalk(RuleBasedStateMachine):
             for position in range(chunk.start, chunk.start + len(chunk.token_ids))
         ]
         assert len(slots) == len(set(slots))
-        blocks = [block for chunk in plan.chunks for block in chunk.block_table]
-        assert len(blocks) == len(set(blocks))
+        if not self.memory.has_prefix_cache:
+            blocks = [block for chunk in plan.chunks for block in chunk.block_table]
+            assert len(blocks) == len(set(blocks))
         for chunk in plan.chunks:
             end = chunk.start + len(chunk.token_ids)
-            assert len(chunk.block_table) == -(-end // self.runner.block_size)
+            assert len(chunk.block_table) >= -(-end // self.runner.block_size)
             deadline = self.answers[chunk.key.request_id].spec.deadline_seconds
             assert deadline is None or self.now < deadline
 

@@ -1,0 +1,255 @@
+"""What users of other engines ran into, as named tests: the cases that concern scheduling.
+
+The numbers are those of the list of field cases (41 in all); cases of memory are in ``test_blocks.py``,
+``test_prefix_cache.py``, ``test_preemption.py`` and ``tests/simulation``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from headway.engine.blocks import BlockLedger
+from headway.engine.errors import EngineFullError, RequestError
+from headway.engine.fair import FairPolicy
+from headway.engine.limits import StepLimits
+from headway.engine.policy import Policy, Priority
+from headway.engine.prefix_cache import PrefixCache
+from headway.engine.scheduler import Scheduler
+from headway.engine.timeline import Happening
+from headway.engine.values import (
+    Emission,
+    FinishReason,
+    RequestKey,
+    RequestSpec,
+    Sampled,
+    Sampling,
+    StepPlan,
+    StepResult,
+)
+
+
+class Bench:
+    """A scheduler stepped by hand; every answer is the token 7."""
+
+    def __init__(
+        self, policy: Policy | None = None, *, sequences: int = 2, blocks: int = 256, is_cached: bool = False
+    ) -> None:
+        ledger = BlockLedger(blocks, 4, PrefixCache(4, is_enabled=is_cached))
+        limits = StepLimits(max_step_tokens=64, max_sequences=sequences, min_chunk_tokens=8)
+        self.scheduler = Scheduler(ledger, limits, policy or FairPolicy(), frozenset())
+        self.now = 0.0
+        self.tokens: Counter[str] = Counter()
+        self.ends: dict[str, FinishReason] = {}
+
+    def add(self, name: str, prompt: int = 4, max_tokens: int = 8, **fields: object) -> None:
+        spec = RequestSpec(name, 0, (1,) * prompt, Sampling(), max_tokens, arrival_seconds=self.now)
+        self.scheduler.add(replace(spec, **fields))  # type: ignore[arg-type]  # any field of the spec
+
+    def step(self) -> StepPlan:
+        plan = self.scheduler.plan(self.now)
+        assert plan is not None
+        self.now += 0.010
+        sampled = tuple(Sampled(chunk.key, 7) for chunk in plan.chunks if chunk.samples)
+        for emission in self.scheduler.apply(plan, StepResult(plan.step, sampled, 0.010), self.now):
+            self.read(emission)
+        self.scheduler.check()
+        return plan
+
+    def read(self, emission: Emission) -> None:
+        name = emission.key.request_id
+        assert name not in self.ends
+        if emission.token_id is not None:
+            assert emission.index == self.tokens[name]
+            self.tokens[name] += 1
+        if emission.finish_reason is not None:
+            self.ends[name] = emission.finish_reason
+
+    def run(self, most_steps: int = 1000) -> None:
+        while self.scheduler.has_work and most_steps:
+            self.step()
+            most_steps -= 1
+        assert not self.scheduler.has_work
+
+    def happened(self, happening: Happening) -> list[str]:
+        return [
+            event.key.request_id for event in self.scheduler.timeline.events if event.happening is happening
+        ]
+
+
+def in_step(plan: StepPlan) -> set[str]:
+    return {chunk.key.request_id for chunk in plan.chunks}
+
+
+@pytest.mark.parametrize("policy", [Priority, FairPolicy])
+def test_case_1_a_better_class_takes_a_place_when_all_places_are_taken(
+    policy: type[Priority | FairPolicy],
+) -> None:
+    bench = Bench(policy())
+    for name in ("low0", "low1"):
+        bench.add(name, max_tokens=50, priority=2)
+    bench.step()
+    bench.add("urgent", priority=0)
+    assert "urgent" in in_step(bench.step())
+    bench.run()
+    assert bench.ends == dict.fromkeys(("low0", "low1", "urgent"), FinishReason.LENGTH)
+    assert bench.tokens == {"low0": 50, "low1": 50, "urgent": 8}
+
+
+def test_case_1_equals_never_take_each_others_place() -> None:
+    bench = Bench()
+    for place in range(6):
+        bench.add(f"r{place}", tenant=f"t{place % 3}", max_tokens=20)
+    bench.run()
+    assert bench.happened(Happening.RECOMPUTED) == []
+
+
+def test_case_2_a_class_shows_in_the_time_to_the_first_token() -> None:
+    bench = Bench()
+    for place in range(12):
+        bench.add(f"r{place}", max_tokens=10, priority=2 if place % 2 else 0)
+    bench.run()
+    order = bench.happened(Happening.PREFILLED)
+    assert set(order[:6]) == {f"r{place}" for place in range(0, 12, 2)}
+
+
+def test_case_3_who_gave_way_comes_back_before_newcomers_and_at_most_three_times() -> None:
+    bench = Bench(sequences=1)
+    bench.add("victim", prompt=8, max_tokens=40, priority=2)
+    bench.step()
+    for place in range(8):
+        bench.add(f"urgent{place}", max_tokens=2, priority=0)
+        bench.add(f"newcomer{place}", priority=2)
+        for _ in range(6):
+            bench.step()
+    bench.run()
+    assert bench.happened(Happening.RECOMPUTED).count("victim") <= 3
+    events = [(e.key.request_id, e.happening) for e in bench.scheduler.timeline.events]
+    first = events.index(("victim", Happening.RESUMED))
+    assert not any(("newcomer" in name and what is Happening.STARTED) for name, what in events[:first])
+
+
+def test_case_5_a_cold_request_is_displaced_by_hot_prefixes_only_so_often() -> None:
+    bench = Bench(sequences=1, blocks=64, is_cached=True)
+    bench.add("warm", prompt=40, max_tokens=1, tenant="hot")
+    bench.step()
+    bench.add("cold", prompt=41, max_tokens=1, tenant="cold", prompt_token_ids=(2,) * 41)
+    for place in range(40):
+        bench.add(f"hot{place}", prompt=41, max_tokens=1, tenant="hot")
+    bench.run()
+    assert bench.happened(Happening.STARTED).index("cold") <= 10
+
+
+def test_case_7_a_request_that_would_be_stale_is_dropped_not_preempted() -> None:
+    bench = Bench(sequences=1)
+    bench.add("stale", max_tokens=50, deadline_seconds=0.05)
+    bench.add("next")
+    bench.run()
+    assert bench.ends["stale"] is FinishReason.DEADLINE
+    assert bench.happened(Happening.RECOMPUTED) == []
+
+
+def test_case_8_the_line_is_bounded() -> None:
+    scheduler = Scheduler(BlockLedger(64, 4), StepLimits(max_waiting=3), FairPolicy(), frozenset())
+    for place in range(3):
+        scheduler.add(RequestSpec(f"r{place}", 0, (1,), Sampling(), 1))
+    with pytest.raises(EngineFullError):
+        scheduler.add(RequestSpec("r3", 0, (1,), Sampling(), 1))
+
+
+def test_case_9_a_timeout_is_the_end() -> None:
+    bench = Bench()
+    bench.add("a", max_tokens=50, deadline_seconds=0.03)
+    bench.add("b", max_tokens=20)
+    bench.run()
+    assert bench.ends == {"a": FinishReason.DEADLINE, "b": FinishReason.LENGTH}
+
+
+def test_case_10_two_live_requests_with_one_id_are_refused() -> None:
+    bench = Bench()
+    bench.add("a")
+    with pytest.raises(RequestError, match="is live"):
+        bench.add("a")
+    bench.run()
+    assert bench.tokens["a"] == 8
+
+
+def test_case_11_a_late_result_never_lands_on_a_resubmitted_id() -> None:
+    bench = Bench()
+    bench.add("a")
+    plan = bench.scheduler.plan(0.0)
+    assert plan is not None
+    bench.scheduler.cancel("a", FinishReason.CANCELLED)
+    bench.add("a", epoch=1)
+    late = StepResult(plan.step, (Sampled(RequestKey("a", 0), 99),), 0.010)
+    assert bench.scheduler.apply(plan, late, 0.0) == ()
+    bench.run()
+    assert bench.tokens["a"] == 8
+
+
+def test_case_12_a_completion_that_comes_twice_counts_once() -> None:
+    bench = Bench()
+    bench.add("a")
+    plan = bench.scheduler.plan(0.0)
+    assert plan is not None
+    result = StepResult(plan.step, (Sampled(RequestKey("a", 0), 7),), 0.010)
+    assert len(bench.scheduler.apply(plan, result, 0.0)) == 1
+    assert bench.scheduler.apply(plan, result, 0.0) == ()
+    assert bench.scheduler.load.steps == 1
+
+
+def test_case_15_nothing_waits_behind_a_head_that_cannot_start() -> None:
+    bench = Bench(blocks=8, sequences=8)
+    bench.add("running", prompt=4, max_tokens=12)
+    bench.step()
+    bench.add("head", prompt=16, max_tokens=8)
+    bench.add("small", prompt=1, max_tokens=2)
+    bench.run()
+    assert bench.tokens == {"running": 12, "head": 8, "small": 2}
+
+
+def test_case_30_calls_for_unknown_requests_leave_nothing() -> None:
+    bench = Bench()
+    for place in range(100):
+        bench.scheduler.cancel(f"ghost{place}", FinishReason.CANCELLED)
+        bench.scheduler.set_priority(f"ghost{place}", 0)
+    assert not bench.scheduler.has_work
+    assert not bench.scheduler.timeline.events
+
+
+def test_case_32_after_a_storm_of_cancels_traffic_goes_on() -> None:
+    bench = Bench(sequences=8)
+    for place in range(200):
+        bench.add(f"r{place}", tenant=f"t{place % 7}", priority=place % 3)
+        if place % 3 == 0:
+            bench.step()
+        bench.scheduler.cancel(f"r{place}", FinishReason.CANCELLED)
+    bench.run()
+    assert set(bench.ends.values()) == {FinishReason.CANCELLED}
+    assert bench.scheduler.load.kv_blocks_used == 0
+    bench.add("after")
+    bench.run()
+    assert bench.ends["after"] is FinishReason.LENGTH
+
+
+def test_case_35_a_huge_prompt_does_not_hold_up_short_ones() -> None:
+    bench = Bench(blocks=4096, sequences=8)
+    bench.add("book", prompt=10_000, max_tokens=1)
+    for place in range(5):
+        bench.add(f"short{place}", prompt=20, max_tokens=1)
+    for _ in range(6):
+        bench.step()
+    assert all(f"short{place}" in bench.ends for place in range(5))
+
+
+def test_case_39_a_deferred_duplicate_waits_only_while_somebody_computes_for_it() -> None:
+    bench = Bench(sequences=4, is_cached=True)
+    bench.add("first", prompt=80, max_tokens=2)
+    bench.add("second", prompt=80, max_tokens=2)
+    assert in_step(bench.step()) == {"first"}
+    bench.scheduler.cancel("first", FinishReason.CANCELLED)
+    assert in_step(bench.step()) == {"second"}
+    bench.run()
+    assert bench.tokens["second"] == 2
