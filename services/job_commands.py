@@ -45,7 +45,7 @@ def submit_job(fields: dict[str, Any], model: str | None, redis_url: str | None,
 
 async def _note_unserved(client: Client, model: str) -> None:
     """Say that a job waits for a worker that was never here: a mistyped name should not pass in silence."""
-    # The job is accepted: whatever this question meets (a server that leaves, a user without the right), no error.
+    # The job is accepted: a server that leaves, or a user who may not ask, is no error any more.
     with contextlib.suppress(QueueingError):
         models = await client.queue.models()
         if model not in models:
