@@ -195,7 +195,8 @@ def status(
 ) -> None:
     """Say what runs, with pids.
 
-    The `headway up` of a state dir, or the workers that registered at --redis-url.
+    The `headway up` of a state dir, or the workers that registered at --redis-url. With --json the queue's
+    URL is complete, its password included: pass it on as HEADWAY_REDIS_URL, and keep it out of logs.
     """
     from headway.services.status import find_status, nothing_runs
 

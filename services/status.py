@@ -36,7 +36,11 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The contract of ``headway status --json``; ``ready``: a job posted now is answered."""
+    """The contract of ``headway status --json``; ``ready``: a job posted now is answered.
+
+    The JSON is for whoever may use the queue: its URL works as it is, with the password if it has one. The
+    table, messages and logs mask it.
+    """
 
     ready: bool = False
     gateway: PartStatus = PartStatus()
