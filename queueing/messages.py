@@ -120,7 +120,7 @@ def job_schema() -> dict[str, Any]:
 
 
 def encode_job(job: Job) -> bytes:
-    """The body as stored under ``p:{lane}:<key>``; raises InvalidJobError over MAX_JOB_BYTES, or not UTF-8."""
+    """The body as stored under ``p:{lane}:<key>``; InvalidJobError over MAX_JOB_BYTES, or not UTF-8."""
     try:
         body = orjson.dumps(
             job.model_dump(mode="json", exclude_defaults=True), option=orjson.OPT_NON_STR_KEYS

@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.queueing.conftest import MODEL, emit, stop
