@@ -285,6 +285,7 @@ async def test_a_job_that_ends_before_its_first_token_is_a_real_status(
     async with rig.client() as http:
         response = await http.post(CHAT_URL, json=CHAT | {"stream": streams})
     assert response.status_code == status
+    assert response.headers["x-headway-job-id"] in rig.worker.claimed, "what it said is kept under its id"
     told = error_of(response)
     assert told["code"] == code
     if (error := script.error) is not None:
