@@ -97,8 +97,12 @@ class Supervisor:
                 tasks.create_task(self._watch_workers())
                 await self._has_served.wait()
                 on_ready()
-        except* ServiceError as errors:
-            raise errors.exceptions[0] from None
+        except ExceptionGroup as group:
+            # Not `except*`: Python before 3.11.4 (Debian 12) wraps what is raised there in a group again.
+            expected, unexpected = group.split(ServiceError)
+            if expected is None or unexpected is not None:
+                raise
+            raise expected.exceptions[0] from None
 
     async def _connect(self) -> None:
         """Open the queue, and free the jobs of workers that were killed with the last ``headway up`` here."""
