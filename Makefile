@@ -7,7 +7,7 @@ BIN := .venv/bin
 .PHONY: help up setup dev test lint types check wheel-check soak bench-stalled format constraints clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 up: setup ## start the whole service: embedded server, gateway, one worker, a real model
 	@exec $(BIN)/headway up $(ARGS)

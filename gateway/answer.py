@@ -59,6 +59,9 @@ class Answer(Response):
             await serve(
                 self._gateway, work, writer, receive, abandon=run.abandon, job_ids=lambda: run.job_ids
             )
+        except ApiError as error:
+            error.headers |= _job_headers(run)  # what was generated is kept under that id
+            raise
         finally:
             record.note(jobs=run.job_ids, error=writer.failure.code if writer.failure else None)
 
@@ -167,4 +170,4 @@ class AnswerFrames:
 
 
 def _job_headers(run: JobRun) -> Mapping[str, str]:
-    return {"x-headway-job-id": ", ".join(run.job_ids)}
+    return {"x-headway-job-id": ", ".join(run.job_ids)} if run.job_ids else {}

@@ -26,7 +26,7 @@ def chat_routes(gateway: Gateway) -> APIRouter:
     @router.post("/v1/chat/completions", openapi_extra=json_body_of(ChatRequest))
     async def chat_completions(request: Request) -> Response:
         """Answer a conversation, whole or as a stream."""
-        body = await read_json_object(request, gateway.settings.max_body_bytes)
+        body = await read_json_object(request, gateway.settings)
         asked = parse_chat(body)
         job = chat_job(asked, request.headers)
         envelope = await admit(gateway, request, (job,), wants_logprobs=bool(asked.logprobs))

@@ -26,7 +26,7 @@ def completion_routes(gateway: Gateway) -> APIRouter:
     @router.post("/v1/completions", openapi_extra=json_body_of(CompletionRequest))
     async def completions(request: Request) -> Response:
         """Continue one prompt or several, whole or as a stream."""
-        body = await read_json_object(request, gateway.settings.max_body_bytes)
+        body = await read_json_object(request, gateway.settings)
         asked = parse_completion(body)
         jobs = completion_jobs(asked, request.headers, gateway.settings.max_prompts)
         echoed = tuple(str(prompt) for prompt in asked.prompt) if asked.echo else ()

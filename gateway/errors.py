@@ -83,6 +83,17 @@ def shutting_down(job_ids: tuple[str, ...] = ()) -> ApiError:
     )
 
 
+def stream_damaged(job_id: str) -> ApiError:
+    """A 500: somebody else wrote into the job's token stream or took from it; its answer is kept apart."""
+    return ApiError(
+        500,
+        f"the token stream of job {job_id} was damaged, its end is missing; "
+        f"the answer is kept at /v1/jobs/{job_id}/result",
+        code="stream_damaged",
+        headers=NO_RETRY,
+    )
+
+
 def internal_error() -> ApiError:
     """A 500 for what we did not foresee; the log has the rest under the request id."""
     return ApiError(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from headway.gateway.errors import stream_damaged
 from headway.queueing.errors import QueueUnavailableError
-from headway.queueing.events import Cursor, EndEvent, StreamEvent
+from headway.queueing.events import Cursor, EndEvent, JobState, StreamEvent
 from headway.queueing.protocol import Queue
 
 
@@ -27,10 +28,15 @@ class Follower:
     async def next_batch(self, wait_seconds: float) -> tuple[StreamEvent, ...]:
         """The next events, or nothing after about that long.
 
-        Raises UnknownJobError, and QueueUnavailableError once the queue has been away for ``outage_seconds``.
+        Raises UnknownJobError, QueueUnavailableError once the queue has been away for ``outage_seconds``, and
+        ApiError 500 for a job that has ended without a terminal event in its stream.
         """
+        asked = self._clock()
         try:
             events = await self._queue.read(self.job_id, self.cursor, wait_seconds=wait_seconds)
+            # A read that found nothing and did not wait either would be repeated at once, and for ever.
+            if not events and self._clock() - asked < wait_seconds / 2 and await self._has_no_end():
+                raise stream_damaged(self.job_id)
         except QueueUnavailableError as error:
             await self._sit_out(error, wait_seconds)
             return ()
@@ -39,6 +45,12 @@ class Follower:
             self.cursor = events[-1].cursor
             self.has_ended = isinstance(events[-1], EndEvent)
         return events
+
+    async def _has_no_end(self) -> bool:
+        """Whether the job has ended, and nothing follows the cursor all the same."""
+        if (await self._queue.status(self.job_id)).state is not JobState.FINISHED:
+            return False
+        return not await self._queue.read(self.job_id, self.cursor, wait_seconds=0)
 
     async def _sit_out(self, error: QueueUnavailableError, wait_seconds: float) -> None:
         now = self._clock()

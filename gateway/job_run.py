@@ -12,6 +12,7 @@ from headway.gateway.metrics import JobMeter
 from headway.queueing.errors import QueueUnavailableError
 from headway.queueing.events import EndReason
 from headway.queueing.messages import Job
+from headway.queueing.protocol import Cancelled
 
 _log = structlog.stdlib.get_logger("headway.gateway")
 
@@ -60,20 +61,23 @@ class JobRun:
     async def _cancel_all(self, reason: str) -> None:
         if self._submission is not None:
             await asyncio.wait({self._submission}, timeout=self._gateway.settings.cancel_seconds)
-        for job_id, meter in self._to_cancel:
-            await self._cancel(job_id, reason)
-            meter.ended(EndReason.CANCELLED)
+        # All at once: in an outage each of them has the whole time, and one that fails costs no other.
+        cancels = [self._cancel(job_id, reason) for job_id, _ in self._to_cancel]
+        outcomes = await asyncio.gather(*cancels, return_exceptions=True)
+        for (job_id, meter), outcome in zip(self._to_cancel, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                _log.warning("job could not be cancelled", job=job_id, error=repr(outcome))
+            else:
+                _log.info("job cancelled", job=job_id, reason=reason, met=outcome.value)
+                meter.ended(EndReason.CANCELLED)
 
-    async def _cancel(self, job_id: str, reason: str) -> None:
+    async def _cancel(self, job_id: str, reason: str) -> Cancelled:
+        """Ask for the end of one job, over an outage of up to ``cancel_seconds``; raises QueueingError."""
         give_up_at = self._gateway.clock() + self._gateway.settings.cancel_seconds
         while True:
             try:
-                outcome = await self._gateway.queue.cancel(job_id, reason)
+                return await self._gateway.queue.cancel(job_id, reason)
             except QueueUnavailableError as error:
                 if self._gateway.clock() >= give_up_at:
-                    _log.warning("job could not be cancelled", job=job_id, error=str(error))
                     raise
                 await asyncio.sleep(min(error.retry_after_seconds, 0.2))
-            else:
-                _log.info("job cancelled", job=job_id, reason=reason, met=outcome.value)
-                return

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from fastapi import APIRouter
 from pydantic import ValidationError
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -73,7 +72,7 @@ def job_routes(gateway: Gateway) -> APIRouter:
 
 async def submit_job(gateway: Gateway, request: Request) -> Response:
     """Post the body's job; 202 with its id and where to follow it."""
-    body = await read_json_object(request, gateway.settings.max_body_bytes)
+    body = await read_json_object(request, gateway.settings)
     job = parse_job(body, request.headers)
     await check_admission(gateway, request, (job,))
     submission = await gateway.queue.submit(job)
@@ -89,7 +88,7 @@ async def submit_job(gateway: Gateway, request: Request) -> Response:
     return json_response(answer | at, status=202, headers={"location": at["url"]})
 
 
-def parse_job(body: dict[str, object], headers: Mapping[str, str]) -> Job:
+def parse_job(body: dict[str, object], headers: Headers) -> Job:
     """The job of a body, its terms completed from the headers; raises ApiError 400."""
     try:
         return Job.model_validate(body | producer_terms(headers, body))

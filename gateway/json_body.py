@@ -1,18 +1,25 @@
-"""Request bodies: bounded while they are read, and JSON objects or a clear refusal."""
+"""Request bodies: bounded in size and time while they are read, and JSON objects or a clear refusal."""
 
 from __future__ import annotations
+
+import asyncio
 
 import orjson
 from starlette.requests import ClientDisconnect, Request
 
 from headway.gateway.errors import ApiError, ClientGoneError, invalid_request
 from headway.gateway.json_values import is_object
+from headway.gateway.settings import GatewaySettings
 
 
-async def read_json_object(request: Request, limit_bytes: int) -> dict[str, object]:
-    """The body as a JSON object; raises ApiError 400, 413 or 415, ClientGoneError."""
+async def read_json_object(request: Request, settings: GatewaySettings) -> dict[str, object]:
+    """The body as a JSON object; raises ApiError 400, 408, 413 or 415, ClientGoneError."""
     _check_media_type(request)
-    body = await _read(request, limit_bytes)
+    try:
+        async with asyncio.timeout(settings.body_seconds):
+            body = await _read(request, settings.max_body_bytes)
+    except TimeoutError:
+        raise _too_slow(settings.body_seconds) from None
     try:
         parsed: object = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -55,4 +62,13 @@ def _too_large(limit_bytes: int) -> ApiError:
         413,
         f"the body is over the limit of {limit_bytes} bytes: shorten the prompt or split the work",
         code="body_too_large",
+    )
+
+
+def _too_slow(limit_seconds: float) -> ApiError:
+    return ApiError(
+        408,
+        f"the body did not arrive within {limit_seconds:g} s",
+        code="body_too_slow",
+        headers={"connection": "close"},  # what else trickles in is not waited for
     )

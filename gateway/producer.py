@@ -1,7 +1,7 @@
 """Who posts a job and on which terms: tenant, band, deadline, idempotency, what a disconnect means.
 
 Each term may be a header, a field of the body, or both if they agree. A proxy that sets ``X-Tenant`` from its
-own authentication therefore cannot be overruled by a body.
+own authentication therefore cannot be overruled by a body, nor by a second header of that name.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import math
 import re
 from collections.abc import Mapping
 from typing import Any, Final
+
+from starlette.datastructures import Headers
 
 from headway.gateway.errors import ApiError, invalid_request
 from headway.queueing.messages import TRACEPARENT_PATTERN
@@ -23,7 +25,7 @@ _HEADERS: Final = {
 }
 
 
-def producer_terms(headers: Mapping[str, str], body: Mapping[str, object]) -> dict[str, Any]:
+def producer_terms(headers: Headers, body: Mapping[str, object]) -> dict[str, Any]:
     """The terms under the job contract's field names, those given only; raises ApiError 400."""
     terms: dict[str, Any] = {}
     for name, header in _HEADERS.items():
@@ -41,8 +43,14 @@ def producer_terms(headers: Mapping[str, str], body: Mapping[str, object]) -> di
     return terms
 
 
-def _header_value(name: str, header: str, headers: Mapping[str, str]) -> str | float | None:
-    text = headers.get(header.lower())
+def _header_value(name: str, header: str, headers: Headers) -> str | float | None:
+    values = headers.getlist(header)
+    if len(set(values)) > 1:
+        # A proxy that adds its header without taking away the client's: neither may win.
+        raise invalid_request(
+            f"the header {header} came more than once", param=name, code="conflicting_terms"
+        )
+    text = values[0] if values else None
     if text is None or name != "deadline_seconds":
         return text
     try:

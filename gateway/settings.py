@@ -13,6 +13,8 @@ class GatewaySettings:
     """Shown at ``/`` and in ``system_fingerprint``."""
     max_body_bytes: int = 4 << 20
     """Largest request body. A job may hold 1 MiB of UTF-8, and JSON's escapes make that up to three times."""
+    body_seconds: float = 60.0
+    """How long a request's body may take to arrive."""
     max_prompts: int = 64
     """Prompts in one completions request: each becomes a job of its own."""
     first_event_seconds: float = 1.0

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import ValidationError
+from starlette.datastructures import Headers
 
 from headway.gateway.errors import ApiError, invalid_request
 from headway.gateway.openai_requests import ChatRequest, CompletionRequest, GenerationRequest, Prompt
@@ -37,7 +38,7 @@ _SAME_NAME: Final = (
 )
 
 
-def chat_job(request: ChatRequest, headers: Mapping[str, str]) -> Job:
+def chat_job(request: ChatRequest, headers: Headers) -> Job:
     """The one job of a chat request; raises ApiError 400."""
     _check_stream_options(request)
     if request.top_logprobs is not None and not request.logprobs:
@@ -57,9 +58,7 @@ def chat_job(request: ChatRequest, headers: Mapping[str, str]) -> Job:
     return _job(request, headers, sampling, {"messages": messages})
 
 
-def completion_jobs(
-    request: CompletionRequest, headers: Mapping[str, str], max_prompts: int
-) -> tuple[Job, ...]:
+def completion_jobs(request: CompletionRequest, headers: Headers, max_prompts: int) -> tuple[Job, ...]:
     """One job for each prompt, in order; raises ApiError 400."""
     _check_stream_options(request)
     _check_completion(request, max_prompts)
@@ -114,7 +113,7 @@ def _prompt(prompt: Prompt) -> dict[str, Any]:
 
 def _job(
     request: GenerationRequest,
-    headers: Mapping[str, str],
+    headers: Headers,
     sampling: SamplingParams,
     prompt: dict[str, Any],
     *,

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticSerializationError
 
 from headway.queueing.errors import InvalidJobError
 
@@ -119,8 +120,14 @@ def job_schema() -> dict[str, Any]:
 
 
 def encode_job(job: Job) -> bytes:
-    """The body as stored under ``p:{lane}:<key>``; raises InvalidJobError over MAX_JOB_BYTES."""
-    body = orjson.dumps(job.model_dump(mode="json", exclude_defaults=True), option=orjson.OPT_NON_STR_KEYS)
+    """The body as stored under ``p:{lane}:<key>``; InvalidJobError over MAX_JOB_BYTES, or not UTF-8."""
+    try:
+        body = orjson.dumps(
+            job.model_dump(mode="json", exclude_defaults=True), option=orjson.OPT_NON_STR_KEYS
+        )
+    except (orjson.JSONEncodeError, UnicodeEncodeError, PydanticSerializationError):
+        # Python's own strings may hold them, from arguments or files that were not UTF-8.
+        raise InvalidJobError("a text holds half a surrogate pair: only UTF-8 can be posted") from None
     check_job_size(len(body))
     return body
 

@@ -92,6 +92,11 @@ class Answer:
         return all(choice.finish_reason is not None for choice in self._choices)
 
     @property
+    def has_failed(self) -> bool:
+        """Whether a choice ended with an error."""
+        return any(choice.finish_reason is EndReason.ERROR for choice in self._choices)
+
+    @property
     def completion_tokens(self) -> int:
         """Tokens over all choices."""
         return sum(len(choice.token_ids) for choice in self._choices)

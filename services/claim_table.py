@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from typing import Final
 
-from headway.queueing.events import EndReason
+from headway.queueing.events import EndReason, JobError
 from headway.queueing.protocol import Claim
 from headway.services.answer import Answer
 from headway.services.claimed_job import ClaimedJob, Phase
@@ -19,6 +20,10 @@ from headway.services.metrics import WorkerMetrics
 from headway.services.translate import ModelSide, Prepared, Refusal, job_of, take_output, was_taken_out
 
 _log = get_logger("worker")
+
+UNEXPLAINED: Final = JobError(
+    "engine_error", "a choice failed in the engine of a worker that was lost before it could say why"
+)
 
 
 class ClaimTable:
@@ -89,6 +94,9 @@ class ClaimTable:
         job.prepared, job.answer = outcome, outcome.answer
         if job.is_cancelled:
             self._end(job, EndReason.CANCELLED)
+        elif job.answer.has_failed:
+            job.error, job.dead_letter = UNEXPLAINED, UNEXPLAINED.code
+            self._end(job, EndReason.ERROR)
         elif not outcome.specs:  # every choice had ended, only the last word was missing
             self._end(job, EndReason.STOP)
         else:
@@ -170,6 +178,10 @@ class ClaimTable:
     def _leave_engine(self, job: ClaimedJob) -> None:
         if job.answer.is_ended:
             self._end(job, EndReason.STOP)
+        elif job.error is not None:
+            # One choice failed before the others were taken out. The queue keeps no error of a single choice:
+            # handed back, the job would end elsewhere as an error without a reason.
+            self._end(job, EndReason.ERROR)
         else:
             self._stop(job)
 

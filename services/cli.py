@@ -72,7 +72,10 @@ def up(
     metrics_port: options.MetricsPort = None,
     log_level: options.LogLevel = "info",
 ) -> None:
-    """Start everything on this machine: a queue server, the gateway, the workers; Ctrl-C stops it."""
+    """Start everything on this machine; Ctrl-C stops it.
+
+    A queue server, the gateway and the workers, each started again if it dies.
+    """
     from headway.services.up import run_up
 
     settings = UpSettings(
@@ -148,7 +151,10 @@ def worker(
     log_format: options.LogFormatOption = _WORKER.log_format,
     log_level: options.LogLevel = "info",
 ) -> None:
-    """Run one worker: it loads a model and answers jobs until SIGTERM drains it."""
+    """Run one worker: a model that answers jobs.
+
+    SIGTERM drains it: it finishes what it can in --drain-seconds and hands back the rest.
+    """
     # Before torch is loaded. By default OpenMP's threads wait for each other in busy loops, which is ruinous
     # when anything else wants the cores, and the gateway always does (two busy cores, SmolLM2-135M: 38 ms
     # per step instead of 280 ms, start in 6 s instead of 13 s).
@@ -188,14 +194,19 @@ def status(
     state_dir: options.StateDirectory = None,
     redis_url: options.RedisUrl = None,
 ) -> None:
-    """Say what runs: the `headway up` of a state dir, or the workers registered at a server."""
-    from headway.services.status import find_status
+    """Say what runs, with pids.
 
-    found = find_status(state_dir or default_state_dir(), redis_url)
+    The `headway up` of a state dir, or the workers that registered at --redis-url. With --json the queue's
+    URL is complete, its password included: pass it on as HEADWAY_REDIS_URL, and keep it out of logs.
+    """
+    from headway.services.status import find_status, nothing_runs
+
+    place = state_dir or default_state_dir()
+    found = find_status(place, redis_url)
     if json_output:
         print(json.dumps(found.to_json()))
     else:
-        print("\n".join(found.table()))
+        print("\n".join(found.table()) if found.runs else nothing_runs(place, redis_url))
     if not found.runs:
         raise typer.Exit(3)
 

@@ -90,7 +90,10 @@ def tail(
     redis_url: options.RedisUrl = None,
     state_dir: options.StateDirectory = None,
 ) -> None:
-    """Follow a job from its start: its text as it comes, or its events with --json."""
+    """Follow a job from its start to its end.
+
+    Prints its text as it comes, or its events with --json.
+    """
     from headway.services.job_commands import tail_job
 
     raise typer.Exit(tail_job(job, redis_url, _state_dir(state_dir), as_json=json_output))
@@ -102,7 +105,10 @@ def cancel(
     redis_url: options.RedisUrl = None,
     state_dir: options.StateDirectory = None,
 ) -> None:
-    """Ask for the end of a job; prints what it met: queued, running or finished."""
+    """Ask for the end of a job.
+
+    Prints what it met: queued, running or finished.
+    """
     from headway.services.job_commands import cancel_job
 
     print(cancel_job(job, redis_url, _state_dir(state_dir)))

@@ -62,8 +62,9 @@ async def checked_queue(url: str) -> tuple[Queue, tuple[str, ...]]:
 
 def not_reachable(url: str, error: Exception) -> NotReachableError:
     """What to say when no server answers."""
+    cause = str(error).removeprefix("the queue's server cannot be reached: ")
     return NotReachableError(
-        f"no Redis or Valkey answers at {mask_password(url)}: {error}",
+        f"no Redis or Valkey answers at {mask_password(url)}: {cause}",
         hint="start it, or correct --redis-url / HEADWAY_REDIS_URL",
     )
 

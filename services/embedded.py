@@ -23,7 +23,7 @@ from headway.services.errors import StartError
 from headway.services.listener import check_port_free
 from headway.services.log_tail import last_words
 from headway.services.memory import read_memory
-from headway.services.process import ChildProcess, ProcessMark, describe_exit
+from headway.services.process import ChildProcess, ProcessMark, describe_exit, start_refused
 from headway.services.server_socket import LocalServer, NoAnswerError
 from headway.services.state import StateDir
 
@@ -99,6 +99,12 @@ class EmbeddedServer:
 
     async def start(self) -> ChildProcess:
         """A server that answers, freshly started or adopted; raises StartError."""
+        try:
+            return await self._start()
+        except OSError as error:  # of its folder: the lock, the configuration, what a dead server left
+            raise start_refused("redis", error) from None
+
+    async def _start(self) -> ChildProcess:
         binary = find_server_binary()
         lock = await self._lock_or_adopt()
         if isinstance(lock, ChildProcess):

@@ -93,11 +93,13 @@ class EngineThread:
 
     def cancel(self, requests: Sequence[str]) -> None:
         """End requests between two steps; each that still ran comes back as an output that ended."""
-        self._post(_Cancel(tuple(requests)))
+        if requests:
+            self._post(_Cancel(tuple(requests)))
 
     def acknowledge(self, tokens: Sequence[tuple[str, int]]) -> None:
         """Tell how many more tokens of each job are in the queue."""
-        self._post(_Acknowledge(tuple(tokens)))
+        if tokens:  # a word about nothing would wake an idle engine
+            self._post(_Acknowledge(tuple(tokens)))
 
     def take(self) -> tuple[Output, ...]:
         """All outputs since the last call, in order."""

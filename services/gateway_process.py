@@ -25,6 +25,7 @@ from headway.gateway.settings import GatewaySettings as AppSettings
 from headway.queueing.protocol import Queue
 from headway.services.connection import checked_queue, close_queue
 from headway.services.errors import NotReachableError
+from headway.services.http_protocol import BoundedHttpProtocol
 from headway.services.listener import open_listener, url_of
 from headway.services.logs import configure_logging, get_logger
 from headway.services.settings import GatewaySettings, shown
@@ -86,6 +87,8 @@ async def _serve(settings: GatewaySettings, listener: socket.socket) -> None:
         server = _Server(
             uvicorn.Config(
                 app,
+                http=BoundedHttpProtocol,
+                ws="none",
                 log_config=None,
                 access_log=False,  # the app's own request log says more
                 lifespan="on",

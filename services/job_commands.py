@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import Awaitable, Callable
@@ -35,9 +36,23 @@ def submit_job(fields: dict[str, Any], model: str | None, redis_url: str | None,
 
     async def post(client: Client) -> str:
         name = served if served is not None else await _only_model(client)
-        return (await client.submit(model=name, **fields)).job_id
+        submitted = await client.submit(model=name, **fields)
+        await _note_unserved(client, name)
+        return submitted.job_id
 
     return _with_client(url, post)
+
+
+async def _note_unserved(client: Client, model: str) -> None:
+    """Say that a job waits for a worker that was never here: a mistyped name should not pass in silence."""
+    # The job is accepted: a server that leaves, or a user who may not ask, is no error any more.
+    with contextlib.suppress(QueueingError):
+        models = await client.queue.models()
+        if model not in models:
+            known = f" (served here: {', '.join(models)})" if models else ""
+            print(
+                f"headway: no worker has served {model!r} yet; the job waits for one{known}", file=sys.stderr
+            )
 
 
 async def _only_model(client: Client) -> str:

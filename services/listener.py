@@ -79,7 +79,9 @@ def _holder_of(port: int) -> str | None:
             listens = connection.status == psutil.CONN_LISTEN and tuple(connection.laddr)[1:2] == (port,)
             if listens and connection.pid is not None:
                 words = psutil.Process(connection.pid).cmdline()
-                return f"pid {connection.pid} ({' '.join(words)[:80]})"
+                command = " ".join(words)
+                shown = command if len(command) <= 80 else command[:79] + "…"
+                return f"pid {connection.pid}: {shown}"
     return None
 
 

@@ -1,7 +1,7 @@
 """Structured logs of every Headway process: JSON lines, or colours on a terminal.
 
 What producers ask and models answer is nobody's business but theirs: fields that could hold it are masked
-here, whoever wrote them, unless ``show_text`` was asked for.
+here, whoever wrote them. There is no switch: a job's text is read where it is kept, under its id.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ def configure_logging(
     level: str = "info",
     format: LogFormat = "auto",  # noqa: A002 - the command line's word for it
     stream: TextIO | None = None,
-    show_text: bool = False,
     fields: Mapping[str, str] | None = None,
 ) -> None:
     """Route structlog and stdlib logging to one stream (stderr by default); ``fields`` go on every line.
@@ -52,7 +51,7 @@ def configure_logging(
     ``auto``: pretty when the stream is a terminal, JSON otherwise. May be called again, for example by tests.
     """
     out = sys.stderr if stream is None else stream
-    shared = _shared_processors(dict(fields or {}), show_text=show_text)
+    shared = _shared_processors(dict(fields or {}))
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
@@ -95,7 +94,7 @@ def job_fields(job_id: str, *, tenant: str | None = None, traceparent: str | Non
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _shared_processors(fields: dict[str, str], *, show_text: bool) -> list[Processor]:
+def _shared_processors(fields: dict[str, str]) -> list[Processor]:
     """What happens to every line, ours and other libraries', before it is rendered."""
 
     def add_fields(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
@@ -103,7 +102,7 @@ def _shared_processors(fields: dict[str, str], *, show_text: bool) -> list[Proce
             event.setdefault(name, value)
         return event
 
-    processors: list[Processor] = [
+    return [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
@@ -111,8 +110,8 @@ def _shared_processors(fields: dict[str, str], *, show_text: bool) -> list[Proce
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
         add_fields,
+        _mask_text,
     ]
-    return processors if show_text else [*processors, _mask_text]
 
 
 def _mask_text(_: WrappedLogger, __: str, event: EventDict) -> EventDict:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -16,6 +17,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from headway.services.errors import StartError
 
 TETHER = Path(__file__).resolve().with_name("tether.py")
 
@@ -71,7 +74,10 @@ class ChildProcess:
         death_signal: signal.Signals = signal.SIGKILL,
         extra_env: Mapping[str, str] | None = None,
     ) -> ChildProcess:
-        """Start a command that gets ``death_signal`` when we die; its output is appended to the log."""
+        """Start a command that gets ``death_signal`` when we die; its output is appended to the log.
+
+        Raises StartError when the system refuses: no memory, process, descriptor, or no log to write to.
+        """
         arguments = [str(int(death_signal)), "exec", *command]
         return cls._start(name, arguments, log_path, pass_fds, extra_env or {})
 
@@ -79,7 +85,10 @@ class ChildProcess:
     def adopt(
         cls, name: str, mark: ProcessMark, *, log_path: Path, death_signal: signal.Signals = signal.SIGTERM
     ) -> ChildProcess:
-        """Put a process that is not our child on a leash: our SIGTERM and our death reach it too."""
+        """Put a process that is not our child on a leash: our SIGTERM and our death reach it too.
+
+        Raises StartError as ``spawn`` does.
+        """
         leashed = [str(int(death_signal)), "leash", str(mark.pid), str(mark.start_ticks)]
         child = cls._start(name, leashed, log_path, (), {})
         child.mark = mark
@@ -97,18 +106,25 @@ class ChildProcess:
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("spawn from the main thread: the death signal follows the thread that forked")
         tether = [sys.executable, "-I", "-S", str(TETHER), str(os.getpid())]
-        with open(log_path, "ab") as log:
-            log_offset = log.tell()
-            popen = subprocess.Popen(
-                [*tether, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **extra_env},
-                pass_fds=tuple(pass_fds),
-                start_new_session=True,
-            )
-        return cls(name, popen, log_path, log_offset)
+        popen = None
+        try:
+            with open(log_path, "ab") as log:
+                log_offset = log.tell()
+                popen = subprocess.Popen(
+                    [*tether, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env={**os.environ, **extra_env},
+                    pass_fds=tuple(pass_fds),
+                    start_new_session=True,
+                )
+            return cls(name, popen, log_path, log_offset)
+        except OSError as error:
+            if popen is not None:  # it runs, and nobody would notice its end
+                popen.kill()
+                popen.wait()
+            raise start_refused(name, error) from None
 
     def _reap(self) -> None:
         code = self._popen.poll()
@@ -158,6 +174,22 @@ class ChildProcess:
             await self.wait()
             return False
         return True
+
+
+_START_HINTS = {
+    errno.EMFILE: "raise the limit of open files: ulimit -n",
+    errno.ENFILE: "this machine has no open files left: raise fs.file-max, or end something",
+    errno.EAGAIN: "raise the limit of processes: ulimit -u, or the container's pids limit",
+    errno.ENOMEM: "free some memory",
+    errno.ENOSPC: "free some space on the disk of the state dir",
+}
+
+
+def start_refused(name: str, error: OSError) -> StartError:
+    """What to say when the system refuses what a start needs, and what to do about it."""
+    place = f" ({error.filename})" if error.filename else ""
+    hint = _START_HINTS.get(error.errno or 0)
+    return StartError(f"{name} cannot be started: {error.strerror}{place}", hint=hint)
 
 
 def describe_exit(code: int) -> str:

@@ -86,8 +86,8 @@ class Publisher:
             if outcome is Fenced.LOST:
                 self._table.lose(job)
                 continue
-            tokens = self._confirm(job, emit.entries)
-            acknowledged.append((job.job_id, tokens))
+            if tokens := self._confirm(job, emit.entries):
+                acknowledged.append((job.job_id, tokens))
             if outcome is Fenced.CANCELLED:
                 self._table.cancel(job.job_id)
         self._engine.acknowledge(acknowledged)

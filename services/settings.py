@@ -6,6 +6,7 @@ Sizes are bytes, durations seconds. The defaults here are the defaults of the co
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import socket
 from dataclasses import asdict, dataclass
@@ -154,10 +155,10 @@ def shown(settings: WorkerSettings | GatewaySettings | UpSettings) -> dict[str, 
 
 
 def mask_password(url: str) -> str:
-    """The URL with ``:password@`` replaced, for logs and messages."""
+    """The URL with its password replaced, be it ``:password@`` or ``?password=``, for logs and messages."""
     scheme, found, rest = url.partition("://")
     credentials, at, place = rest.rpartition("@")
-    if not found or not at:
-        return url
-    user, colon, _ = credentials.partition(":")
-    return f"{scheme}://{user}{':***' if colon else ''}@{place}"
+    if found and at:
+        user, colon, _ = credentials.partition(":")
+        url = f"{scheme}://{user}{':***' if colon else ''}@{place}"
+    return re.sub(r"([?&]password=)[^&]*", r"\1***", url)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from headway.services.connection import check_url, close_queue, not_reachable, open_queue
 from headway.services.settings import mask_password
 from headway.services.state import RunningPart, StateDir, UpState
+from headway.services.terminal import short_path
 
 if TYPE_CHECKING:  # `headway status` on this machine needs no Redis client
     from headway.queueing.protocol import WorkerCard
@@ -35,7 +36,11 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The contract of ``headway status --json``; ``ready``: a job posted now is answered."""
+    """The contract of ``headway status --json``; ``ready``: a job posted now is answered.
+
+    The JSON is for whoever may use the queue: its URL works as it is, with the password if it has one. The
+    table, messages and logs mask it.
+    """
 
     ready: bool = False
     gateway: PartStatus = PartStatus()
@@ -52,9 +57,7 @@ class Status:
         return asdict(self)
 
     def table(self) -> list[str]:
-        """The same for a person."""
-        if not self.runs:
-            return ["nothing runs here"]
+        """The same for a person, where anything runs."""
         rows = [("redis", self.redis.pid, "", mask_password(self.redis.url or ""))]
         if self.gateway.url is not None:
             rows.append(("gateway", self.gateway.pid, "", self.gateway.url))
@@ -116,6 +119,14 @@ def find_status(state_dir: Path, redis_url: str | None) -> Status:
         return Status()
     cards = asyncio.run(_registered(check_url(redis_url)))
     return status_of_fleet(redis_url, cards) if cards else Status()
+
+
+def nothing_runs(state_dir: Path, redis_url: str | None) -> str:
+    """What to say instead of a table: where nothing was found, and what to type."""
+    if redis_url is not None:
+        return f"no worker is registered at {mask_password(redis_url)}"
+    place = short_path(StateDir(state_dir).root)
+    return f"nothing runs in {place} (start it: headway up; or name its --state-dir)"
 
 
 async def _registered(url: str) -> tuple[WorkerCard, ...]:

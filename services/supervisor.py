@@ -53,6 +53,7 @@ class Supervisor:
         self._journal = Journal(state.logs / "up.log")
         self._signals = StopSignals()
         self._began = time.monotonic()
+        self._deaths: dict[str, float] = {}
         self._left_behind = state.read()
         self._queue: Queue | None = None
         self._queue_answers = False
@@ -96,8 +97,12 @@ class Supervisor:
                 tasks.create_task(self._watch_workers())
                 await self._has_served.wait()
                 on_ready()
-        except* ServiceError as errors:
-            raise errors.exceptions[0] from None
+        except ExceptionGroup as group:
+            # Not `except*`: Python before 3.11.4 (Debian 12) wraps what is raised there in a group again.
+            expected, unexpected = group.split(ServiceError)
+            if expected is None or unexpected is not None:
+                raise
+            raise expected.exceptions[0] from None
 
     async def _connect(self) -> None:
         """Open the queue, and free the jobs of workers that were killed with the last ``headway up`` here."""
@@ -105,7 +110,9 @@ class Supervisor:
         for warning in warnings:
             self._terminal.event("redis", "warning", warning, colour="yellow")
         if self.fleet.redis is None:
-            self._terminal.event("redis", "ready", f"{self._elapsed}   {mask_password(self.fleet.redis_url)}")
+            self._terminal.event(
+                "redis", "ready", f"{self._elapsed()}   {mask_password(self.fleet.redis_url)}"
+            )
         for worker in () if self._left_behind is None else self._left_behind.workers:
             if worker.mark is None or not worker.mark.lives:
                 await self._expire(worker.model, worker.worker_id)
@@ -160,12 +167,15 @@ class Supervisor:
             place = {"redis": self.fleet.redis_url, "gateway": self.fleet.url}.get(
                 keeper.name, self.fleet.model
             )
-            self._terminal.event(keeper.name, "ready", f"{self._elapsed}   {place}  (pid {keeper.pid})")
+            self._terminal.event(
+                keeper.name, "ready", f"{self._elapsed(keeper)}   {place}  (pid {keeper.pid})"
+            )
             if all(one.is_ready for one in self.fleet.keepers):
                 self._has_served.set()
         self._publish()
 
     async def _died(self, keeper: Keeper, death: Death, pause_seconds: float) -> None:
+        self._deaths[keeper.name] = time.monotonic()
         self._publish()
         detail = f"{death.reason}; starts again in {pause_seconds:.1f} s"
         self._journal.write("died", level="error", process=keeper.name, reason=death.reason)
@@ -185,7 +195,8 @@ class Supervisor:
             return
         if moved:
             self._journal.write("jobs move on", worker=worker_id, jobs=moved)
-            self._terminal.event("redis", "moved", f"{moved} running jobs of {worker_id} go on elsewhere")
+            jobs = "1 running job" if moved == 1 else f"{moved} running jobs"
+            self._terminal.event("redis", "moved", f"{jobs} of {worker_id}, to the next free worker")
 
     def _publish(self) -> None:
         """Write the state file when something in it has changed."""
@@ -199,9 +210,10 @@ class Supervisor:
                 return
             self._written = state
 
-    @property
-    def _elapsed(self) -> str:
-        return f"{time.monotonic() - self._began:5.1f} s"
+    def _elapsed(self, keeper: Keeper | None = None) -> str:
+        """Since the start of it all; for a process that was restarted, since its death."""
+        since = self._began if keeper is None else self._deaths.get(keeper.name, self._began)
+        return f"{time.monotonic() - since:5.1f} s"
 
     # -- stop -----------------------------------------------------------------------------------------
 

@@ -70,8 +70,11 @@ def _header(terminal: Terminal, settings: UpSettings, state: StateDir) -> None:
     """Say which settings are in effect."""
     terminal.line(terminal.paint(f"Headway {__version__}", "bold"))
     workers = f"{settings.workers} worker{'s' if settings.workers > 1 else ''}"
-    terminal.line(f"  model     {settings.model}, {settings.dtype}, {workers}")
+    dtype = "" if settings.dtype == "auto" else f"{settings.dtype}, "
+    terminal.line(f"  model     {settings.model}, {dtype}{workers}")
     terminal.line(f"  state     {short_path(state.root)}")
+    if settings.redis_url is None and settings.redis_port is not None:
+        terminal.line(f"  queue     redis://127.0.0.1:{settings.redis_port}/0 for other producers")
     terminal.line()
 
 

@@ -8,11 +8,14 @@ from pathlib import Path
 from headway.services.terminal import Terminal, short_path
 
 QUESTION = "What is a message queue?"
+MAX_TOKENS = 200
+"""A small model that is left alone may go on for minutes."""
 
 
 def curl_command(url: str, model: str) -> str:
     """A streaming chat completion with curl."""
-    body = {"model": model, "stream": True, "messages": [{"role": "user", "content": QUESTION}]}
+    message = {"role": "user", "content": QUESTION}
+    body = {"model": model, "stream": True, "max_tokens": MAX_TOKENS, "messages": [message]}
     return (
         f"curl -N {url}/v1/chat/completions \\\n"
         "  -H 'Content-Type: application/json' \\\n"
@@ -27,7 +30,10 @@ def python_snippet(url: str, model: str) -> str:
             "from openai import OpenAI",
             f'client = OpenAI(base_url="{url}/v1", api_key="none")',
             f'messages = [{{"role": "user", "content": "{QUESTION}"}}]',
-            f'for chunk in client.chat.completions.create(model="{model}", messages=messages, stream=True):',
+            "chunks = client.chat.completions.create(",
+            f'    model="{model}", messages=messages, max_tokens={MAX_TOKENS}, stream=True',
+            ")",
+            "for chunk in chunks:",
             '    print(chunk.choices[0].delta.content or "", end="", flush=True)',
             "",
         ]
@@ -47,7 +53,9 @@ def welcome(terminal: Terminal, url: str, model: str, logs: Path, *, command: st
     terminal.line(python_snippet(url, model))
     terminal.line(terminal.paint("Or through the queue, without HTTP:", "bold"))
     terminal.line()
-    terminal.line(f'{command} tail{options} $({command} submit{options} "{QUESTION}")')
+    terminal.line(
+        f'{command} tail{options} $({command} submit{options} --max-tokens {MAX_TOKENS} "{QUESTION}")'
+    )
     terminal.line()
     terminal.line(f"  logs      {short_path(logs)}/*.log")
     terminal.line(f"  status    {command} status{options}")

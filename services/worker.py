@@ -112,6 +112,7 @@ class _Process:
         """Wait for the server, which may be starting or reading its file; False: stopped meanwhile."""
         backoff = Backoff(0.05, 1.0)
         give_up = asyncio.get_running_loop().time() + self._settings.start_timeout_seconds
+        is_told = False
         while True:
             try:
                 for warning in await queue.check_server():
@@ -121,6 +122,13 @@ class _Process:
                     return False
                 if asyncio.get_running_loop().time() > give_up:
                     raise not_reachable(self._settings.redis_url, error) from None
+                if not is_told:
+                    is_told = True
+                    _log.info(
+                        "waiting_for_server",
+                        url=mask_password(self._settings.redis_url),
+                        up_to_seconds=self._settings.start_timeout_seconds,
+                    )
                 await asyncio.sleep(backoff.next_seconds())
             except ServerUnsuitableError as error:
                 url = mask_password(self._settings.redis_url)

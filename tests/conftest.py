@@ -19,10 +19,17 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Before anything loads torch: on busy cores, threads that spin at each other's barriers make steps many times
 # slower. `headway worker` sets the same.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# No time limits per example: two busy cores say nothing about the code. CI repeats the same examples, so that
+# a failure there can be looked at here; elsewhere each run explores further.
+settings.register_profile("headway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("headway"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "headway")
 
 KINDS = ("redis7", "valkey9")
 StartRedis = Callable[..., "RedisServer"]

@@ -1,7 +1,7 @@
 -- Part 4 of 6: take jobs. The queue entry goes and the lease comes in one call, so no crash loses a job.
 
 local MAX_DISCARDS = 200       -- queue entries that name no job, dropped per call before it answers
-local MAX_REPLY_BYTES = 8388608
+local MAX_REPLY_BYTES = 8388608 -- over it no further job is taken: the server builds a reply in memory
 local AGED_EVERY = 4           -- see queueing/settings.py
 
 local function head_of(tag, band)
@@ -61,6 +61,15 @@ local function item(tag, key, record, body)
   end
   return {key, record.token, record.epoch, record.attempts, body, entries, record.seed or '0',
     record.created or '0', record.deadline or '0', record.cancel or ''}
+end
+
+-- The bytes of a reply's item that may be many: its body, and the entries published so far.
+local function weight(item)
+  local bytes = #item[5]
+  for _, entry in ipairs(item[6]) do
+    for _, part in ipairs(entry[2]) do bytes = bytes + #part end
+  end
+  return bytes
 end
 
 -- Gives one queued job to a worker.
@@ -135,7 +144,7 @@ register('headway_claim', function(keys, args)
     since_aged = went_ahead and 0 or since_aged + 1
     local found = take(tag, head, worker, token, now, lease_ms, keeps)
     if found then
-      items[#items + 1], taken[#taken + 1], bytes = found, found[1], bytes + #found[5]
+      items[#items + 1], taken[#taken + 1], bytes = found, found[1], bytes + weight(found)
     else
       discards = discards + 1
     end

@@ -28,19 +28,32 @@ local function published(o, choices, reason)
   return '[' .. table.concat(answers, ',') .. ']', '[' .. table.concat(ends, ',') .. ']'
 end
 
+-- Rewrites a token stream without what lies beyond `tokens`-`part`. An id there is a stranger's, since only we
+-- count tokens, and in the way of ours: the server wants ids that grow. Ours keep theirs, so cursors stay good.
+-- Says whether it is a stream at all.
+local function drop_beyond(o, tokens, part)
+  local entries = redis.pcall('XRANGE', o, '-', '+')
+  if entries.err then return false end
+  local left_ms = redis.call('PTTL', o)
+  redis.call('DEL', o)
+  for _, entry in ipairs(entries) do
+    local ms, sequence = entry[1]:match('^(%d+)%-(%d+)$')
+    ms, sequence = tonumber(ms), tonumber(sequence)
+    local is_within = ms < tokens or (ms == tokens and sequence <= part)
+    if is_within and #entry[2] <= 10 then redis.call('XADD', o, entry[1], unpack(entry[2])) end
+  end
+  if left_ms > 0 then redis.call('PEXPIRE', o, left_ms) end
+  return true
+end
+
 -- Appends the terminal entry; never fails, since a job without one would hang its readers.
 local function append_terminal(o, tokens, part, terminal)
-  local function add(id)
-    return redis.pcall('XADD', o, id, 'i', '-1', 't', '', 'k', '', 'e', terminal)
+  local function add()
+    return redis.pcall('XADD', o, tokens .. '-' .. part, 'i', '-1', 't', '', 'k', '', 'e', terminal)
   end
-  if type(add(tokens .. '-' .. part)) == 'string' then return end
-  local last = redis.pcall('XREVRANGE', o, '+', '-', 'COUNT', 1)
-  if not last.err and last[1] then
-    local ms, sequence = last[1][1]:match('^(%d+)%-(%d+)$')
-    if type(add(ms .. '-' .. string.format('%.0f', sequence + 1))) == 'string' then return end
-  end
-  redis.call('DEL', o) -- not a stream, or one at its last possible id: nothing of ours
-  add(tokens .. '-' .. part)
+  if type(add()) == 'string' then return end
+  if not drop_beyond(o, tonumber(tokens), tonumber(part) - 1) then redis.call('DEL', o) end
+  add()
 end
 
 local function bury(tag, key, record, reason)

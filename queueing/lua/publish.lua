@@ -12,22 +12,25 @@ local function load_for_write(tag, key)
     cancel = values[5] or nil, deadline = values[6] or nil}
 end
 
--- Appends `count` entries of 7 arguments from args[at] on: tokens, part, i, t, k, e, l. False: the stream is broken.
+-- Appends the entry whose 7 arguments start at args[at]: tokens, part, i, t, k, e, l.
+local function add(o, args, at)
+  local id = args[at] .. '-' .. args[at + 1]
+  if args[at + 6] == '' then
+    return redis.pcall('XADD', o, id, 'i', args[at + 2], 't', args[at + 3], 'k', args[at + 4], 'e', args[at + 5])
+  end
+  return redis.pcall('XADD', o, id, 'i', args[at + 2], 't', args[at + 3], 'k', args[at + 4],
+    'e', args[at + 5], 'l', args[at + 6])
+end
+
+-- Appends `count` entries from args[at] on. False: it is no stream, so what was published is gone.
 local function append(tag, key, record, args, at, count, record_keep_ms)
   local o, n, part = name(tag, 'o', key), record.n, record.part
   local is_new = n == 0 and part == 0
   for entry = at, at + (count - 1) * 7, 7 do
     local tokens, entry_part = tonumber(args[entry]), tonumber(args[entry + 1])
     if tokens > n or (tokens == n and entry_part > part) then
-      local id = args[entry] .. '-' .. args[entry + 1]
-      local added
-      if args[entry + 6] == '' then
-        added = redis.pcall('XADD', o, id, 'i', args[entry + 2], 't', args[entry + 3], 'k', args[entry + 4],
-          'e', args[entry + 5])
-      else
-        added = redis.pcall('XADD', o, id, 'i', args[entry + 2], 't', args[entry + 3], 'k', args[entry + 4],
-          'e', args[entry + 5], 'l', args[entry + 6])
-      end
+      local added = add(o, args, entry)
+      if type(added) ~= 'string' and drop_beyond(o, n, part) then added = add(o, args, entry) end
       if type(added) ~= 'string' then return false end
       n, part = tokens, entry_part
     end

@@ -7,13 +7,14 @@ from typing import Any
 
 import httpx
 import pytest
+from structlog.typing import EventDict
 from tests.gateway.conftest import Rig, gateway_of, over, until
 from tests.gateway.scripted_worker import Script
 from tests.gateway.sse_reader import events
 from tests.gateway.test_chat import CHAT
 from tests.gateway.test_chat import URL as CHAT_URL
 
-from headway.queueing.errors import QueueUnavailableError
+from headway.queueing.errors import QueueingError, QueueUnavailableError, UnknownJobError
 from headway.queueing.events import EndReason, JobState
 from headway.queueing.memory_queue import MemoryQueue
 from headway.queueing.messages import Job
@@ -120,6 +121,40 @@ async def test_all_jobs_of_a_request_are_cancelled() -> None:
             await rig.until_seen(3)
         await rig.until_ended(3)
     assert list(rig.worker.ended.values()) == [EndReason.CANCELLED] * 3
+
+
+class OneStuck(Watched):
+    """Never lets the first of its jobs be cancelled."""
+
+    def __init__(self, error: QueueingError) -> None:
+        super().__init__()
+        self._error = error
+
+    async def cancel(self, job_id: str, reason: str) -> Cancelled:
+        if job_id == self.job_ids[0]:
+            raise self._error
+        return await super().cancel(job_id, reason)
+
+
+@pytest.mark.parametrize(
+    "error", [UnknownJobError("its record is gone"), QueueUnavailableError("away", retry_after_seconds=0.01)]
+)
+async def test_a_job_that_cannot_be_cancelled_keeps_no_other_from_it(
+    error: QueueingError, logs: list[EventDict]
+) -> None:
+    async with (
+        over(OneStuck(error), Script(hold_at=1)) as rig,
+        rig.serve(rig.app(cancel_seconds=0.2)) as url,
+        httpx.AsyncClient(base_url=url) as http,
+    ):
+        body = {"model": "tiny", "prompt": ["a", "b", "c"], "stream": True}
+        async with http.stream("POST", "/v1/completions", json=body):
+            await rig.until_seen(3)
+        await rig.until_ended(2)
+        await until(lambda: any(line["event"] == "job could not be cancelled" for line in logs))
+        stuck = rig.worker.claimed[0]
+        assert stuck not in rig.worker.ended
+        assert [line["job"] for line in logs if line["event"] == "job could not be cancelled"] == [stuck]
 
 
 @pytest.mark.parametrize("streams", [False, True])

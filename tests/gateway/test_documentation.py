@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import httpx
+import pytest
+from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from headway.gateway.app import create_app
@@ -18,15 +21,32 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "http-api.md").read_text(encoding="utf-8")
 
 
-def test_every_route_is_documented() -> None:
+@pytest.fixture
+def app() -> FastAPI:
     registry = CollectorRegistry()
-    app = create_app(
+    return create_app(
         MemoryQueue(), GatewaySettings(), registry=registry, clock=lambda: 0.0, wall_clock=lambda: 0.0
     )
+
+
+def routes_of(app: FastAPI) -> list[str]:
     paths = app.openapi()["paths"]
-    routes = [(method.upper(), path.replace(":path", "")) for path, ways in paths.items() for method in ways]
+    routes = [
+        f"{method.upper()} {path.replace(':path', '')}" for path, ways in paths.items() for method in ways
+    ]
     assert len(routes) >= 13
-    assert [route for route in routes if f"`{' '.join(route)}`" not in PAGE] == []
+    return routes
+
+
+def test_every_route_is_documented(app: FastAPI) -> None:
+    assert [route for route in routes_of(app) if f"`{route}`" not in PAGE] == []
+
+
+async def test_the_index_lists_every_route_and_no_other(app: FastAPI) -> None:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as http:
+        listed = (await http.get("/")).json()["endpoints"].values()
+    # A cancel has two names; the index itself and the schema are no routes of the schema.
+    assert {*listed, "DELETE /v1/jobs/{job_id}", "GET /"} == {*routes_of(app), "GET /openapi.json"}
 
 
 def test_every_field_and_header_is_documented() -> None:

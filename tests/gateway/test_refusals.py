@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -161,6 +163,37 @@ async def test_a_bad_header_is_named(
 
 
 @pytest.mark.parametrize(
+    "header", ["X-Tenant", "X-Priority", "X-Deadline", "Idempotency-Key", "X-On-Disconnect"]
+)
+async def test_a_term_that_comes_twice_with_different_values_is_refused_whichever_comes_first(
+    http: httpx.AsyncClient, header: str
+) -> None:
+    values = {
+        "X-Priority": ["batch", "standard"],
+        "X-Deadline": ["1", "2"],
+        "X-On-Disconnect": ["cancel", "detach"],
+    }
+    one, other = values.get(header, ["a", "b"])
+    for pair in ([(header, one), (header, other)], [(header, other), (header, one)]):
+        response = await http.post(CHAT_URL, json=CHAT, headers=pair)
+        assert response.status_code == 400
+        assert error_of(response)["code"] == "conflicting_terms"
+    assert (await http.post(CHAT_URL, json=CHAT, headers=[(header, one), (header, one)])).status_code == 200
+
+
+async def test_a_body_that_trickles_in_is_given_up(rig: Rig) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b" "
+            await asyncio.sleep(0.01)
+
+    async with rig.client(rig.app(body_seconds=0.1)) as http:
+        response = await http.post(CHAT_URL, content=endless(), headers={"content-type": "application/json"})
+    assert response.status_code == 408
+    assert error_of(response)["code"] == "body_too_slow"
+
+
+@pytest.mark.parametrize(
     ("method", "url", "status"),
     [
         ("GET", "/nowhere", 404),
@@ -252,6 +285,7 @@ async def test_a_job_that_ends_before_its_first_token_is_a_real_status(
     async with rig.client() as http:
         response = await http.post(CHAT_URL, json=CHAT | {"stream": streams})
     assert response.status_code == status
+    assert response.headers["x-headway-job-id"] in rig.worker.claimed, "what it said is kept under its id"
     told = error_of(response)
     assert told["code"] == code
     if (error := script.error) is not None:

@@ -16,7 +16,7 @@ from tests.gateway.test_chat import CHAT
 from tests.gateway.test_chat import URL as CHAT_URL
 
 from headway.queueing.errors import QueueUnavailableError
-from headway.queueing.events import Cursor, EndReason, JobError, StreamEvent
+from headway.queueing.events import Cursor, EndEvent, EndReason, JobError, StreamEvent
 from headway.queueing.memory_queue import MemoryQueue
 
 STREAM = CHAT | {"stream": True}
@@ -120,6 +120,29 @@ async def test_unforeseen_trouble_is_told_not_hidden(rig: Rig) -> None:
         whole = await http.post(CHAT_URL, json=CHAT)
         assert whole.status_code == 500
         assert whole.json()["error"]["code"] == "internal_error"
+
+
+async def test_a_stream_without_its_end_is_told_and_not_read_for_ever() -> None:
+    class Endless(MemoryQueue):
+        reads = 0
+
+        async def read(self, job_id: str, after: Cursor, *, wait_seconds: float) -> tuple[StreamEvent, ...]:
+            self.reads += 1
+            events = await super().read(job_id, after, wait_seconds=wait_seconds)
+            return tuple(event for event in events if not isinstance(event, EndEvent))
+
+    queue = Endless()
+    async with over(queue, Script()) as rig, rig.client() as http:
+        got = parse((await http.post(CHAT_URL, json=STREAM)).text)
+        assert got[-1].json["error"]["code"] == "stream_damaged"
+        whole = await http.post(CHAT_URL, json=CHAT)
+        assert (whole.status_code, whole.json()["error"]["code"]) == (500, "stream_damaged")
+        job_id = await post_job(rig)
+        await rig.until_ended(3)
+        got = parse((await http.get(f"/v1/jobs/{job_id}/stream")).text)
+        assert (got[-1].event, got[-1].json["error"]["code"]) == ("error", "stream_damaged")
+        assert (await http.get(f"/v1/jobs/{job_id}/result")).status_code == 200
+    assert queue.reads < 40
 
 
 class Away(MemoryQueue):

@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.queueing.conftest import MODEL, emit, stop
@@ -77,6 +77,22 @@ async def test_a_client_refuses_what_cannot_be_a_job() -> None:
         await anext(client.stream("tiny:0:k"))
     with pytest.raises(UnknownJobError):
         await client.result("tiny:0:k")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": "a\udcff"},
+        {"messages": [{"role": "user", "content": "a\udcff"}]},
+        {"prompt": "a", "metadata": {"k": "\udcff"}},
+        {"prompt": "a", "metadata": {"\udcff": "v"}},
+        {"prompt": "a", "idempotency_key": "\udcff"},
+        {"prompt": "a", "sampling": {"stop": ["\udcff"]}},
+    ],
+)
+async def test_text_that_utf8_cannot_carry_is_an_invalid_job_in_every_field(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidJobError):
+        await Client(MemoryQueue()).submit(model=MODEL, **fields)
 
 
 async def test_a_result_is_not_waited_for_longer_than_asked() -> None:

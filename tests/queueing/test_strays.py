@@ -9,7 +9,7 @@ import redis
 from tests.queueing.conftest import BODY, MODEL, TAG, emit, stop
 
 from headway.queueing.errors import UnknownJobError
-from headway.queueing.events import START, EndEvent, EndReason, JobState, TokenEvent
+from headway.queueing.events import START, Cursor, EndEvent, EndReason, JobState, TokenEvent
 from headway.queueing.protocol import Fenced, WorkerCard
 
 if TYPE_CHECKING:
@@ -114,26 +114,63 @@ async def test_a_stream_whose_ids_are_used_up_still_takes_jobs(
     assert [claim.job_id for claim in await queue.claim(MODEL, "w", 9)] == ["tiny:0:k0", "tiny:0:k2"]
 
 
-@pytest.mark.parametrize("garbage", ["text", "stream_ahead", "stream_at_its_end"])
-async def test_a_damaged_token_stream_costs_its_own_job_only(
-    each_redis_url: str, open_queue: OpenQueue, garbage: str
+async def test_a_key_that_is_no_token_stream_costs_its_own_job_only(
+    each_redis_url: str, open_queue: OpenQueue
 ) -> None:
     queue = open_queue(each_redis_url)
     for key in ("bad", "good"):
         await queue.submit_body(MODEL, BODY, key=key)
     claims = await queue.claim(MODEL, "w", 9)
     with redis.Redis.from_url(each_redis_url) as raw:
-        if garbage == "text":
-            raw.set(f"o:{TAG}:bad", "x")
-        else:
-            ahead = "7-0" if garbage == "stream_ahead" else f"{2**64 - 1}-{2**64 - 1}"
-            raw.xadd(f"o:{TAG}:bad", {"x": "y"}, id=ahead)
+        raw.set(f"o:{TAG}:bad", "x")
     assert await queue.emit([emit(claim, 1, 2) for claim in claims]) == (Fenced.LOST, Fenced.OK)
     assert await queue.finish([stop(claim, 2) for claim in claims]) == (Fenced.OK, Fenced.OK)
     for key in ("bad", "good"):
         events = await queue.read(f"tiny:0:{key}", START, wait_seconds=0)
         assert isinstance(events[-1], EndEvent)
     assert (await queue.status("tiny:0:bad")).state is JobState.FINISHED
+
+
+STRAYS_AHEAD = ["2-7", "7-0", f"{10**16}-0", f"7-{10**16}", f"{2**64 - 1}-{2**64 - 1}"]
+"""Beyond every token so far; ids of more than 15 digits are none that a cursor can have."""
+
+
+@pytest.mark.parametrize("stray", STRAYS_AHEAD)
+async def test_a_strangers_entry_ahead_of_the_tokens_is_dropped_and_costs_nothing(
+    each_redis_url: str, open_queue: OpenQueue, stray: str
+) -> None:
+    queue = open_queue(each_redis_url)
+    await queue.submit_body(MODEL, b'{"model":"tiny","prompt":"x","deadline_seconds":60}', key="k")
+    (first,) = await queue.claim(MODEL, "w1", 1)
+    await queue.emit([emit(first, 1, 2)])
+    with redis.Redis.from_url(each_redis_url) as raw:
+        raw.xadd(f"o:{TAG}:k", {"x": "y"}, id=stray)
+        assert await queue.emit([emit(first, 3, 4)]) == (Fenced.OK,)
+        assert raw.pttl(f"o:{TAG}:k") > 0, "it still ends with its deadline"
+    await queue.release([(first.job_id, first.token)])
+    (claim,) = await queue.claim(MODEL, "w2", 1)
+    assert [event.cursor.tokens for event in claim.committed] == [1, 2, 3, 4]
+    with redis.Redis.from_url(each_redis_url) as raw:
+        raw.xadd(f"o:{TAG}:k", {"x": "y"}, id=stray.replace("2-", "4-", 1) if stray == "2-7" else stray)
+    assert await queue.finish([stop(claim, 4)]) == (Fenced.OK,)
+    events = await queue.read("tiny:0:k", START, wait_seconds=0)
+    assert [str(event.cursor) for event in events] == ["1-0", "2-0", "3-0", "4-0", "4-1"]
+    assert isinstance(events[-1], EndEvent)
+    assert await queue.read("tiny:0:k", Cursor(3), wait_seconds=0) == events[3:]
+
+
+@pytest.mark.parametrize("stray", STRAYS_AHEAD)
+async def test_a_job_that_ends_without_a_worker_ends_readably_too(
+    redis_url: str, open_queue: OpenQueue, stray: str
+) -> None:
+    queue = open_queue(redis_url)
+    await queue.submit_body(MODEL, BODY, key="k")
+    with redis.Redis.from_url(redis_url) as raw:
+        raw.xadd(f"o:{TAG}:k", {"x": "y"}, id=stray)
+    await queue.cancel("tiny:0:k", "enough")
+    (end,) = await queue.read("tiny:0:k", START, wait_seconds=0)
+    assert isinstance(end, EndEvent)
+    assert str(end.cursor) == "0-1"
 
 
 @pytest.mark.parametrize("stray", ["0-5000", f"0-{2**64 - 1}"])

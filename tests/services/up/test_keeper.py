@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from headway.services import keeper as keeper_module
 from headway.services.errors import StartError
 from headway.services.keeper import Death, Keeper, KeeperState
-from headway.services.process import ChildProcess
+from headway.services.process import ChildProcess, ProcessMark
 
 
 @pytest.fixture(autouse=True)
@@ -94,3 +96,20 @@ async def test_a_child_that_ignores_the_request_is_killed_after_its_time(tmp_pat
             await asyncio.sleep(0.01)
     assert await child.stop(0.2) is False
     assert await child.wait() == -9
+
+
+@pytest.mark.parametrize(("number", "said"), [(errno.EMFILE, "ulimit -n"), (errno.EAGAIN, "ulimit -u")])
+async def test_a_child_that_cannot_be_watched_is_not_left_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, said: str
+) -> None:
+    seen: list[int] = []
+
+    def refuse(pid: int) -> int:
+        seen.append(pid)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    with pytest.raises(StartError, match="child cannot be started") as error:
+        ChildProcess.spawn("child", ["sleep", "60"], log_path=tmp_path / "log")
+    assert said in str(error.value.hint)
+    assert ProcessMark.of(seen[0]) is None

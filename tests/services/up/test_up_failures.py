@@ -174,6 +174,28 @@ def test_a_worker_that_cannot_start_stops_everything_and_its_own_words_are_shown
         up.clean_up()
 
 
+@pytest.mark.parametrize(
+    ("blocked", "name"),
+    [("logs/worker.log", "worker"), ("logs/redis.log", "redis"), ("redis/valkey.conf", "redis")],
+)
+def test_a_process_that_the_system_refuses_to_start_ends_it_with_words_and_nothing_left(
+    tmp_path: Path, blocked: str, name: str
+) -> None:
+    """Here a file that cannot be opened; too many files or processes fail at the same place."""
+    folder = StateDir(tmp_path / "state")
+    folder.prepare()
+    (folder.root / blocked).mkdir()
+    up = HeadwayUp.start(tmp_path)
+    try:
+        assert up.process.wait(timeout=30) == 1
+        assert f"{name} cannot be started: Is a directory" in up.output
+        assert blocked in up.output
+        assert "Traceback" not in up.output
+        assert not up.left()
+    finally:
+        up.clean_up()
+
+
 def test_a_second_up_in_the_same_state_dir_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
     with running_up(tmp_path) as up:
         second = up.run("up", "--model", "scripted", "--port", "0")

@@ -12,6 +12,7 @@ import pytest
 import structlog
 
 from headway.services.logs import configure_logging, get_logger, job_fields, trace_id
+from headway.services.settings import LogFormat
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -62,19 +63,18 @@ def test_other_libraries_speak_the_same_way() -> None:
     assert (line["event"], line["logger"], line["worker"]) == ("took 7 ms", "some.library", "w-1")
 
 
-def test_words_are_masked_unless_asked_for() -> None:
+@pytest.mark.parametrize("style", ["json", "pretty"])
+@pytest.mark.parametrize("level", ["debug", "info"])
+def test_words_are_masked_in_every_format_and_at_every_level(style: LogFormat, level: str) -> None:
     out = io.StringIO()
-    configure_logging(stream=out)
-    get_logger("test").info("oops", prompt="secret", token_ids=[1, 2], content=None, job="k")
-    configure_logging(stream=out, show_text=True)
-    get_logger("test").info("asked", prompt="shown")
-    masked, shown = lines(out)
-    assert (masked["prompt"], masked["token_ids"], masked["content"]) == (
-        "<6 masked>",
-        "<2 masked>",
-        "<masked>",
-    )
-    assert shown["prompt"] == "shown"
+    configure_logging(stream=out, format=style, level=level)
+    get_logger("test").info("oops", prompt="secret", token_ids=[71, 72], content=None, job="k")
+    logging.getLogger("some.library").warning("oops", extra={"text": "secret"})
+    assert "<6 masked>" in out.getvalue()
+    assert "<2 masked>" in out.getvalue()
+    assert "<masked>" in out.getvalue()
+    assert "secret" not in out.getvalue()
+    assert "71" not in out.getvalue().partition("oops")[2]
 
 
 def test_a_traceback_is_one_field_and_shows_no_variables() -> None:

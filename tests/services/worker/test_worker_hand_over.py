@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
+from headway.engine.errors import RequestError
 from headway.engine.scripted import ByteTokenizer
-from headway.engine.values import StepPlan
+from headway.engine.values import Chunk, StepPlan
 from headway.queueing.client import Client
 from headway.queueing.errors import QueueUnavailableError
 from headway.queueing.events import Cursor, EndReason, JobState, TokenEvent
@@ -19,6 +20,7 @@ from headway.queueing.memory_queue import MemoryQueue
 from headway.queueing.messages import Job
 from headway.queueing.protocol import Claim, Emit, Fenced, Finish
 from headway.queueing.settings import QueueSettings
+from headway.services.claim_table import UNEXPLAINED
 
 if TYPE_CHECKING:
     from tests.services.worker.conftest import JobMaker, ReadAll, StartWorker, ToyText
@@ -196,6 +198,30 @@ async def test_a_drain_finishes_what_is_nearly_done(
         assert (status.state, status.reason) == (JobState.FINISHED, EndReason.LENGTH)
 
 
+async def test_a_job_of_which_a_choice_failed_is_ended_by_the_drain_and_keeps_its_reason(
+    start_worker: StartWorker, queue: MemoryQueue, client: Client, job: JobMaker, read_all: ReadAll
+) -> None:
+    """Handed back, it would go on elsewhere and end as an error of which nobody knows why."""
+
+    def fail_the_first_choice(chunk: Chunk) -> Exception | None:
+        is_late = chunk.key.request_id.endswith("#0") and chunk.start >= 12
+        return RequestError("drill: this choice fails") if is_late else None
+
+    async with start_worker(worker_id="w-1", drain_seconds=0.0) as running:
+        running.host.engine._runner._fails = fail_the_first_choice  # type: ignore[attr-defined]  # the toy's
+        submitted = await client.submit(job("two", 3000, n=2))
+        while not (running.worker.card().running == 1 and running.host.engine.load.steps > 12):
+            await asyncio.sleep(0.002)
+        await running.drained()
+        tokens, end = await read_all(client, submitted.job_id)
+    assert end.reason is EndReason.ERROR
+    assert end.error is not None
+    assert (end.error.code, end.error.message) == ("engine_error", "drill: this choice fails")
+    assert {event.choice for event in tokens} == {0, 1}, "what was said is kept"
+    assert [letter.reason for letter in await queue.dead_letters("scripted")] == ["engine_error"]
+    assert (await queue.depth("scripted")).running == 0
+
+
 async def test_a_cancelled_job_ends_in_whatever_phase_it_is(
     start_worker: StartWorker, client: Client, job: JobMaker, read_all: ReadAll
 ) -> None:
@@ -284,3 +310,17 @@ async def test_an_answer_that_only_lacks_its_last_word_is_ended_and_not_run(
         assert tokens == [said]
         assert (end.reason, end.usage.completion_tokens) == (EndReason.LENGTH, 2)
         assert running.host.engine.load.steps == 0
+
+
+async def test_a_job_of_which_a_choice_failed_ends_with_an_error_even_if_its_reason_was_lost(
+    start_worker: StartWorker, queue: MemoryQueue, client: Client, job: JobMaker, read_all: ReadAll
+) -> None:
+    submitted = await client.submit(job("two", 3000, n=2))
+    (claim,) = await queue.claim("scripted", "dead", 1)
+    said = TokenEvent(Cursor(2), 1, "ab", (97, 98), finish_reason=EndReason.ERROR)
+    await queue.emit([Emit(claim.job_id, claim.token, (said,))])
+    await queue.expire_worker("scripted", "dead")
+    async with start_worker():
+        _, end = await read_all(client, submitted.job_id)
+        assert (end.reason, end.error) == (EndReason.ERROR, UNEXPLAINED)
+        assert [letter.reason for letter in await queue.dead_letters("scripted")] == ["engine_error"]
