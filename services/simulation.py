@@ -175,7 +175,7 @@ class Simulation:
             journey.is_refused = True
             return
         try:
-            self._scheduler.add(self._spec(key, demand, seconds, max_tokens))
+            self._scheduler.add(self._spec(key, demand, seconds, max_tokens), now=self._now)
         except EngineError:
             journey.is_refused = True
         else:

@@ -122,3 +122,21 @@ def test_the_marginal_time_of_a_chunk_is_convex_so_halves_cost_no_more_than_the_
     model = trained()
     whole = model.marginal_seconds(1000, 512)
     assert model.marginal_seconds(1000, 256) <= whole / 2 + 1e-4
+
+
+def test_thousands_of_steps_that_hardly_differ_do_not_break_the_fit() -> None:
+    """Full chunks of a saturated engine: the constant and the new tokens cannot be told apart."""
+    rng = random.Random(11)
+    model = CostModel()
+    for _ in range(20_000):
+        decodes = [(rng.randrange(900, 1100), 1)] * rng.randrange(70, 80)
+        shape = shape_of([*decodes, (rng.randrange(0, 1500), 1024 - len(decodes))])
+        model.observe(shape, seconds(shape))
+        assert all(0.0 <= value < 1.0 for value in model.mixed.coefficients)
+    assert model.is_trusted
+    for shape in mixed_shapes(200, seed=3):
+        model.observe(shape, seconds(shape))
+    assert model.error < 0.05
+    assert model.predict(mixed_shapes(1, seed=4)[0]) == pytest.approx(
+        seconds(mixed_shapes(1, seed=4)[0]), rel=0.1
+    )
