@@ -125,7 +125,7 @@ def test_the_marginal_time_of_a_chunk_is_convex_so_halves_cost_no_more_than_the_
 
 
 def test_a_covariance_that_rounding_has_spoilt_is_begun_again() -> None:
-    """As found after 5,570 full chunks of a saturated engine: they tell the constant and new tokens not apart."""
+    """As found after 5,570 full chunks: they cannot tell the constant and the new tokens apart."""
     model = StepModel()
     model.observe(StepShape(1024, 237_000, 1.6e6), 0.0364)
     model._first_variance = [8.79e-05, 2.57e-06, 0.0105, 7.72e-05]
