@@ -15,6 +15,7 @@ import typer
 from headway.services import cli_options as options
 from headway.services.cli_jobs import add_job_commands
 from headway.services.cli_simulate import add_simulate_command
+from headway.services.cli_trace import add_trace_command
 from headway.services.errors import ServiceError, StartError
 from headway.services.settings import GatewaySettings, UpSettings, WorkerSettings, default_state_dir
 from headway.services.terminal import show_failure
@@ -212,6 +213,7 @@ def schema() -> None:
 
 add_job_commands(app)
 add_simulate_command(app)
+add_trace_command(app)
 
 
 def main() -> None:
