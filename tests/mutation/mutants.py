@@ -289,4 +289,18 @@ MUTANTS = (
         "            self.leave",
         FAIRNESS,
     ),
+    Mutant(
+        "work that a preemption undid is charged again",
+        "engine/flights.py",
+        "paid = max(chunk.start, request.charged_tokens)",
+        "paid = chunk.start",
+        "tests/simulation/test_fair_shares.py::test_work_that_a_preemption_undid_is_charged_once",
+    ),
+    Mutant(
+        "what was cancelled meanwhile is not charged",
+        "engine/flights.py",
+        "                self._policy.charge(request, self._cost.price(paid, end - paid))\n",
+        "                pass\n",
+        "tests/simulation/test_fair_shares.py::test_a_cancelled_request_pays_for_the_step_that_ran_meanwhile",
+    ),
 )
