@@ -111,18 +111,17 @@ class BlockLedger:
         if len(chosen) == 1:
             return self._reclaimable_alone(chosen[0])
         counted = Counter(block for table in chosen for block in table.blocks)
-        fenced = {block for table in chosen if self.is_fenced(table) for block in table.blocks}
+        passed = self._finished_step
+        fenced = {block for table in chosen if table.last_step > passed for block in table.blocks}
         return sum(table.reserved_blocks for table in chosen) + sum(
-            held == self._references[block]
-            and self._fences[block] <= self._finished_step
-            and block not in fenced
+            held == self._references[block] and self._fences[block] <= passed and block not in fenced
             for block, held in counted.items()
         )
 
     def _reclaimable_alone(self, table: BlockTable) -> int:
-        if self.is_fenced(table):
-            return table.reserved_blocks
         references, fences, passed = self._references, self._fences, self._finished_step
+        if table.last_step > passed:
+            return table.reserved_blocks
         return table.reserved_blocks + sum(
             [references[block] == 1 and fences[block] <= passed for block in table.blocks]
         )

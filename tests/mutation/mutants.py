@@ -142,7 +142,7 @@ MUTANTS = (
     ),
     _blocks(
         "blocks that a step still touches count as reclaimable",
-        "        if self.is_fenced(table):\n            return table.reserved_blocks\n",
+        "        if table.last_step > passed:\n            return table.reserved_blocks\n",
         "",
         MEMORY_WALK,
     ),
