@@ -28,6 +28,8 @@ ERROR_SHARE: Final = 0.05
 """Weight of the newest step in the tracked error."""
 MOST_ERROR: Final = 0.3
 """Above this relative error predictions are not used."""
+GOOD_ERROR: Final = 0.05
+TAUGHT_STEPS: Final = 512
 MOST_CONTEXT_PRICE: Final = 1 / 64
 """A context token read costs at most this share of a new token, whatever the fit says."""
 
@@ -85,7 +87,9 @@ class StepModel:
             self._spread_out(1.0)
         surprise = 1.0 - _dot(self._scaled, x)
         self._track(abs(surprise))
-        self._learn(x, surprise)
+        # What is predicted well teaches little: after a while every fourth step is enough.
+        if self.steps % 4 == 0 or self.steps < TAUGHT_STEPS or self.error > GOOD_ERROR:
+            self._learn(x, surprise)
 
     def _track(self, error: float) -> None:
         if self.steps >= WARM_STEPS // 2:
