@@ -126,6 +126,13 @@ class BlockLedger:
             [references[block] == 1 and fences[block] <= passed for block in table.blocks]
         )
 
+    def kept_blocks(self, table: BlockTable) -> int:
+        """Published blocks at the beginning of the table that others hold, so that a hit finds them again."""
+        kept = 0
+        while kept < table.published_blocks and self._references[table.blocks[kept]] > 1:
+            kept += 1
+        return kept
+
     def is_fenced(self, table: BlockTable) -> bool:
         """Whether a planned step or swap that touches its blocks is not known to be finished."""
         return table.last_step > self._finished_step or table.swap_step > self._copied_step

@@ -303,4 +303,11 @@ MUTANTS = (
         "                pass\n",
         "tests/simulation/test_fair_shares.py::test_a_cancelled_request_pays_for_the_step_that_ran_meanwhile",
     ),
+    Mutant(
+        "a swap that is carried twice is done after the first",
+        "engine/memory.py",
+        "            self._carried[step] = plan.step\n",
+        "            self._carried.setdefault(step, step)\n",
+        "tests/engine/test_field_cases_memory.py",
+    ),
 )
