@@ -95,3 +95,14 @@ def test_an_aged_request_goes_ahead_of_the_bands_once_and_then_the_bands_have_a_
     assert started(policy, 1, now=120.0) == "f"
     assert started(policy, 1, now=120.0) == "n"
     assert started(policy, 2, now=121.0) == "ff"
+
+
+def test_who_gave_way_goes_first_in_its_tenant_even_if_others_are_more_urgent() -> None:
+    policy = FairPolicy()
+    victim = waiting(policy, 1, "f", arrival=50.0)
+    urgent = waiting(policy, 2, "f", arrival=0.0)
+    assert next(iter(policy.candidates(0.0, lambda _: 0))) is urgent
+    policy.withdraw(victim)
+    victim.preemptions = 1
+    policy.enqueue(victim)
+    assert next(iter(policy.candidates(0.0, lambda _: 0))) is victim

@@ -88,3 +88,23 @@ def test_the_first_of_those_who_grow_never_gives_way() -> None:
     assert lost
     assert "first" not in lost
     assert not scheduler.has_work
+
+
+def test_the_runner_forgets_who_lost_its_kv_and_learns_it_afresh() -> None:
+    scheduler = crowded(blocks=6)
+    for name in ("a", "b"):
+        add(scheduler, name, prompt=4, max_tokens=16)
+    told: list[tuple[str, int]] = []
+    for place in range(100):
+        plan = step(scheduler, float(place))
+        if plan is None:
+            break
+        told += [("forget", key.request_id == "b") for key in plan.released if key.request_id == "b"]
+        told += [
+            ("learn", len(admitted.generated_token_ids))
+            for admitted in plan.admitted
+            if admitted.key.request_id == "b"
+        ]
+    assert [what for what, _ in told[:3]] == ["learn", "forget", "learn"]
+    # It comes back with the tokens that it had.
+    assert told[0][1] == 0 < told[2][1]
