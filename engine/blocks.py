@@ -111,21 +111,27 @@ class BlockLedger:
         if len(chosen) == 1:
             return self._reclaimable_alone(chosen[0])
         counted = Counter(block for table in chosen for block in table.blocks)
-        fenced = {block for table in chosen if self.is_fenced(table) for block in table.blocks}
+        passed = self._finished_step
+        fenced = {block for table in chosen if table.last_step > passed for block in table.blocks}
         return sum(table.reserved_blocks for table in chosen) + sum(
-            held == self._references[block]
-            and self._fences[block] <= self._finished_step
-            and block not in fenced
+            held == self._references[block] and self._fences[block] <= passed and block not in fenced
             for block, held in counted.items()
         )
 
     def _reclaimable_alone(self, table: BlockTable) -> int:
-        if self.is_fenced(table):
-            return table.reserved_blocks
         references, fences, passed = self._references, self._fences, self._finished_step
+        if table.last_step > passed:
+            return table.reserved_blocks
         return table.reserved_blocks + sum(
             [references[block] == 1 and fences[block] <= passed for block in table.blocks]
         )
+
+    def kept_blocks(self, table: BlockTable) -> int:
+        """Published blocks at the beginning of the table that others hold, so that a hit finds them again."""
+        kept = 0
+        while kept < table.published_blocks and self._references[table.blocks[kept]] > 1:
+            kept += 1
+        return kept
 
     def is_fenced(self, table: BlockTable) -> bool:
         """Whether a planned step or swap that touches its blocks is not known to be finished."""

@@ -21,11 +21,15 @@ FORGETTING: Final = 0.99
 """A step counts half after about 70 more."""
 NOISE: Final = 0.01
 """Variance of a step's time, relative to it (a tenth up or down is nothing special)."""
+RESTART_SHARE: Final = 1e-4
+"""Of the first variance, when the fit has to begin it again: little, since the coefficients are known."""
 WARM_STEPS: Final = 16
 ERROR_SHARE: Final = 0.05
 """Weight of the newest step in the tracked error."""
 MOST_ERROR: Final = 0.3
 """Above this relative error predictions are not used."""
+GOOD_ERROR: Final = 0.05
+TAUGHT_STEPS: Final = 512
 MOST_CONTEXT_PRICE: Final = 1 / 64
 """A context token read costs at most this share of a new token, whatever the fit says."""
 
@@ -80,12 +84,12 @@ class StepModel:
         if not self._variance:
             # At first each coefficient alone may explain the whole step.
             self._first_variance = [1.0 / max(value, 1e-3 / seconds) ** 2 for value in x]
-            self._variance = [
-                [first * (i == j) for j in range(len(x))] for i, first in enumerate(self._first_variance)
-            ]
+            self._spread_out(1.0)
         surprise = 1.0 - _dot(self._scaled, x)
         self._track(abs(surprise))
-        self._learn(x, surprise)
+        # What is predicted well teaches little: after a while every fourth step is enough.
+        if self.steps % 4 == 0 or self.steps < TAUGHT_STEPS or self.error > GOOD_ERROR:
+            self._learn(x, surprise)
 
     def _track(self, error: float) -> None:
         if self.steps >= WARM_STEPS // 2:
@@ -94,8 +98,12 @@ class StepModel:
         self.steps += 1
 
     def _learn(self, x: list[float], surprise: float) -> None:
+        spread = [_dot(row, x) for row in self._variance]
+        if _dot(x, spread) < 0.0:
+            # Rounding has eaten the covariance up: thousands of steps that hardly differ do that.
+            self._spread_out(RESTART_SHARE)
+            spread = [_dot(row, x) for row in self._variance]
         variance = self._variance
-        spread = [_dot(row, x) for row in variance]
         # No forgetting where nothing new is learned: a variance never grows above its first value.
         is_blown_up = any(variance[i][i] > first for i, first in enumerate(self._first_variance))
         forgetting = 1.0 if is_blown_up else FORGETTING
@@ -103,12 +111,20 @@ class StepModel:
         for i, spread_i in enumerate(spread):
             gain = spread_i / whole
             self._scaled[i] += gain * surprise
-            row = variance[i]
-            for j, spread_j in enumerate(spread):
-                row[j] = (row[j] - gain * spread_j) / forgetting
+            for j in range(i, len(x)):
+                variance[i][j] = variance[j][i] = (variance[i][j] - gain * spread[j]) / forgetting
+        if any(variance[i][i] <= 0.0 for i in range(len(x))):
+            self._spread_out(RESTART_SHARE)
         self._project()
         a, b, c, q = (value / scale for value, scale in zip(self._scaled, SCALES, strict=True))
         self.coefficients = (a, b, c, q)
+
+    def _spread_out(self, share: float) -> None:
+        """Begin the covariance again at a share of its first value; what was learned stays."""
+        self._variance = [
+            [share * first * (i == j) for j in range(len(self._first_variance))]
+            for i, first in enumerate(self._first_variance)
+        ]
 
     def _project(self) -> None:
         """Bring negative coefficients to zero, letting the others take over what they explained."""

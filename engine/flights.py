@@ -20,6 +20,8 @@ class Flight:
 
     requests: list[Request]
     """Of its chunks, in order."""
+    tokens: array[int]
+    """The same: how many are computed of each."""
     shape: StepShape
     planned_at: float
     predicted_seconds: float
@@ -43,10 +45,11 @@ class Flights:
 
     def depart(self, plan: StepPlan, requests: list[Request], now: float) -> None:
         """The plan was made."""
-        shape = shape_of([(chunk.start, len(chunk.token_ids)) for chunk in plan.chunks])
+        sizes = [(chunk.start, len(chunk.token_ids)) for chunk in plan.chunks]
+        shape, tokens = shape_of(sizes), array("i", [count for _, count in sizes])
         predicted = self._cost.predict(shape) if plan.chunks else 0.0
         self._flights = {step: f for step, f in self._flights.items() if step == plan.step - 1}
-        self._flights[plan.step] = Flight(requests, shape, now, predicted)
+        self._flights[plan.step] = Flight(requests, tokens, shape, now, predicted)
 
     def land(self, plan: StepPlan, result: StepResult, now: float) -> float:
         """Book a result, if it is the first of its plan; returns when the step ended, at the earliest."""
@@ -82,7 +85,7 @@ class Flights:
                 kv_blocks_used=self._memory.ledger.used_blocks,
                 waiting=self._policy.waiting,
                 keys=tuple([chunk.key for chunk in plan.chunks]),
-                tokens=array("i", [len(chunk.token_ids) for chunk in plan.chunks]),
+                tokens=flight.tokens,
                 samples=bytes([chunk.samples for chunk in plan.chunks]),
             )
         )

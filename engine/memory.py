@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
 from headway.engine.block_table import BlockTable
 from headway.engine.blocks import BlockLedger
@@ -32,6 +33,9 @@ from headway.engine.values import BlockCopy, StepPlan
 
 RECOMPUTE_ONLY = PreemptionCosts(block_bytes=1.0, out_bytes_per_second=1e-9, in_bytes_per_second=1e-9)
 """Without a host pool nothing is copied."""
+
+UNKNOWN_TOKEN_SECONDS: Final = 0.01
+"""Recomputing a token, while the step model cannot tell: dear, since the cost of copies is measured."""
 
 
 class Memory:
@@ -68,6 +72,8 @@ class Memory:
         self._swaps_out: list[tuple[int, BlockCopy]] = []
         self._swaps_in: list[tuple[int, BlockCopy]] = []
         """Copies that no applied plan has carried yet, each with the step that planned it."""
+        self._carried: dict[int, int] = {}
+        """Steps that planned swaps, to the last plan that carries them, until those are complete."""
         self._last_swap_step = 0
         self._copied_step = 0
 
@@ -169,8 +175,11 @@ class Memory:
         return max(0, self.ledger.blocks_for(request.computed_tokens + 1) - held)
 
     def kept_tokens(self, request: Request) -> int:
-        """Of its computed tokens, those that the cache keeps when it gives way (until they are evicted)."""
-        return 0 if request.table is None else request.table.published_blocks * self.ledger.block_size
+        """Of its computed tokens, those that stay when it gives way: others hold their blocks, too.
+
+        What only the cache keeps does not count: it is the room that somebody needs.
+        """
+        return 0 if request.table is None else self.ledger.kept_blocks(request.table) * self.ledger.block_size
 
     def grow(self, request: Request, step: int) -> None:
         """Take the block for its next token, beyond its reservation."""
@@ -206,6 +215,8 @@ class Memory:
     ) -> tuple[Preemption, ...]:
         """Who of the candidates gives way for so many blocks and places; empty: nobody."""
         _, b, _, q = self._cost.mixed.coefficients
+        if not self._cost.mixed.is_trusted:
+            b = max(b, UNKNOWN_TOKEN_SECONDS)
         costs = replace(self._costs, seconds_per_token=b, seconds_per_token_squared=q, load=load)
         return self.preemptor.choose(
             candidates,
@@ -244,6 +255,8 @@ class Memory:
         """The plan with all copies that no applied plan has carried yet, so a dropped plan loses none."""
         if not (self._swaps_out or self._swaps_in):
             return plan
+        for step, _ in (*self._swaps_out, *self._swaps_in):
+            self._carried[step] = plan.step
         return replace(
             plan,
             swaps_out=tuple([copy for _, copy in self._swaps_out]),
@@ -255,6 +268,10 @@ class Memory:
         self._swaps_out = [entry for entry in self._swaps_out if entry[0] > plan.step]
         self._swaps_in = [entry for entry in self._swaps_in if entry[0] > plan.step]
         copied = plan.step if copied_step is None else copied_step
+        # A swap that a later plan carries again (the first was dropped, or its result is late) is done once
+        # more with that one: until then nobody may touch its blocks and slots.
+        self._carried = {step: carrier for step, carrier in self._carried.items() if carrier > copied}
+        copied = min(self._carried, default=copied + 1) - 1
         self._copied_step = max(self._copied_step, copied)
         self.ledger.complete(plan.step, copied)
         self.host.complete(copied)

@@ -18,6 +18,9 @@ from collections.abc import Iterable, Iterator
 
 from headway.engine.errors import InvariantError
 
+MOST_SCOPES = 4096
+"""Tenants whose scope is remembered: tenants come and go without end."""
+
 
 class HashChain:
     """Digests of one request's full blocks, each computed once and only when asked for.
@@ -225,6 +228,8 @@ class PrefixCache:
     def _scope(self, salt: str | None, adapter: str) -> bytes:
         scope = self._scopes.get((salt, adapter))
         if scope is None:
+            if len(self._scopes) >= MOST_SCOPES:
+                self._scopes.clear()
             named = repr((salt, adapter, self._weights_version)).encode()
             scope = self._scopes[salt, adapter] = hashlib.sha256(named).digest()
         return scope

@@ -176,8 +176,7 @@ class Scheduler:
             for key in plan.released:
                 self._roster.released.pop(key, None)
             self._now = now = self._flights.land(plan, result, now)
-            sampled = {entry.key: entry for entry in result.sampled}
-            for chunk in plan.chunks:
+            for chunk, sampled in zip(plan.chunks, _matched(plan, result), strict=True):
                 request = self._roster.find(chunk.key)
                 if request is None or request.computed_tokens != chunk.start:
                     continue
@@ -185,7 +184,7 @@ class Scheduler:
                 request.computed_tokens = end = chunk.start + len(chunk.token_ids)
                 self._memory.publish(request, chunk.start, end)
                 if chunk.samples:
-                    emissions.append(self._commit_token(request, sampled.get(chunk.key), now))
+                    emissions.append(self._commit_token(request, sampled, now))
         emissions.extend(self._roster.farewells.values())
         self._roster.farewells.clear()
         return tuple(emissions)
@@ -264,8 +263,9 @@ class Scheduler:
             raise InvariantError(f"the runner sampled no token for {request.key}")
         index = request.generated_tokens
         request.tokens.append(sampled.token_id)
-        request.pace(now)
-        if request.generated_tokens - len(request.spec.generated_token_ids) == 1:
+        if request.due_seconds is not None:
+            request.pace(now)
+        if index == len(request.spec.generated_token_ids):
             self._roster.record(request, Happening.PREFILLED, now, self._steps)
         reason = end_by_token(request.spec, self._eos_token_ids, index, sampled.token_id)
         if reason is not None:
@@ -292,3 +292,14 @@ class Scheduler:
         if not generated:
             return None
         return end_by_token(spec, self._eos_token_ids, len(generated) - 1, generated[-1])
+
+
+def _matched(plan: StepPlan, result: StepResult) -> list[Sampled | None]:
+    """Each chunk's sample, None where there is none."""
+    entries = iter(result.sampled)
+    matched = [next(entries, None) if chunk.samples else None for chunk in plan.chunks]
+    # Mostly they are the plan's own keys, in its order; comparing and hashing costs ten times as much.
+    if all(m is None or m.key is c.key for m, c in zip(matched, plan.chunks, strict=True)):
+        return matched
+    by_key = {entry.key: entry for entry in result.sampled}
+    return [by_key.get(chunk.key) if chunk.samples else None for chunk in plan.chunks]

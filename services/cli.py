@@ -16,6 +16,7 @@ import typer
 from headway.services import cli_options as options
 from headway.services.cli_jobs import add_job_commands
 from headway.services.cli_simulate import add_simulate_command
+from headway.services.cli_trace import add_trace_command
 from headway.services.errors import ServiceError, StartError
 from headway.services.settings import GatewaySettings, UpSettings, WorkerSettings, default_state_dir
 from headway.services.terminal import show_failure
@@ -143,6 +144,10 @@ def worker(
     max_batch_tokens: options.MaxBatchTokens = _WORKER.max_batch_tokens,
     threads: options.Threads = None,
     policy: options.Policy = _WORKER.policy,
+    tenant_weights: options.Weights = "",
+    ttft: options.Ttft = None,
+    tpot: options.Tpot = None,
+    host_cache: options.HostCache = 0,
     lease_seconds: options.LeaseSeconds = _WORKER.lease_seconds,
     hung_after_seconds: options.HungAfterSeconds = _WORKER.hung_after_seconds,
     drain_seconds: options.DrainSeconds = _WORKER.drain_seconds,
@@ -176,6 +181,10 @@ def worker(
         max_batch_tokens=max_batch_tokens,
         threads=threads,
         policy=policy,
+        tenant_weights=options.weights(tenant_weights),
+        ttft_seconds=ttft,
+        tpot_seconds=tpot,
+        host_cache_bytes=host_cache,
         lease_seconds=lease_seconds,
         hung_after_seconds=hung_after_seconds,
         drain_seconds=drain_seconds,
@@ -221,6 +230,7 @@ def schema() -> None:
 
 add_job_commands(app)
 add_simulate_command(app)
+add_trace_command(app)
 
 
 def main() -> None:

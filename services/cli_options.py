@@ -13,6 +13,7 @@ from typing import Annotated, Literal, TypeVar
 import typer
 
 from headway.services.settings import DType, LogFormat, PolicyName
+from headway.services.tenant_weights import parse_weights
 from headway.services.units import parse_duration, parse_size
 
 Parsed = TypeVar("Parsed")
@@ -34,6 +35,8 @@ def checked(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
 
 
 _size = checked(parse_size)
+weights = checked(parse_weights)
+"""For ``Weights``: typer has no options of several pairs."""
 _duration = checked(parse_duration)
 
 RedisUrl = Annotated[
@@ -114,6 +117,42 @@ Threads = Annotated[
     ),
 ]
 Policy = Annotated[PolicyName, typer.Option(envvar="HEADWAY_POLICY", help="Who goes first inside a worker.")]
+HostCache = Annotated[
+    int,
+    typer.Option(
+        parser=_size,
+        envvar="HEADWAY_HOST_CACHE",
+        metavar="SIZE",
+        help="Host memory for the KV of requests that gave way; 0: computed again.",
+    ),
+]
+Weights = Annotated[
+    str,
+    typer.Option(
+        envvar="HEADWAY_TENANT_WEIGHTS",
+        metavar="TENANT=WEIGHT,…",
+        help="Shares under the fair policy, such as gold=3,free=0.5; default: 1 each.",
+        show_default=False,
+    ),
+]
+Ttft = Annotated[
+    float | None,
+    typer.Option(
+        parser=_duration,
+        envvar="HEADWAY_TTFT",
+        metavar="DURATION",
+        help="Interactive requests should get their first token within this; give --tpot too.",
+    ),
+]
+Tpot = Annotated[
+    float | None,
+    typer.Option(
+        parser=_duration,
+        envvar="HEADWAY_TPOT",
+        metavar="DURATION",
+        help="… and each further token within this; steps end in time for it.",
+    ),
+]
 DrainSeconds = Annotated[
     float,
     typer.Option(

@@ -125,12 +125,18 @@ def simulate(
         Path | None,
         typer.Option(metavar="FILE", help="Draw the comparison: .png or .svg; needs headway[plot]."),
     ] = None,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the last steps of each run as a trace for ui.perfetto.dev."),
+    ] = None,
     json_output: options.JsonOutput = False,
 ) -> None:
     """Run the real scheduler against modelled hardware, on a virtual clock, and compare policies."""
     from headway.services.simulate import simulate as run_simulation
     from headway.services.simulation_plot import check_plot, draw_plot
     from headway.services.simulation_table import table
+    from headway.services.trace import chrome_trace
+    from headway.services.trace_file import write_trace
 
     if plot is not None:
         check_plot(plot)
@@ -167,6 +173,8 @@ def simulate(
     )
     if plot is not None:
         draw_plot(plot, simulated)
+    if timeline is not None:
+        write_trace(timeline, chrome_trace([(name, run.timeline) for name, run in simulated.runs.items()]))
     if json_output:
         print(json.dumps(simulated.figures))
     else:

@@ -10,9 +10,12 @@ from typing import Final
 from headway.engine.engine import Engine
 from headway.engine.interfaces import Runner, Tokenizer
 from headway.engine.limits import StepLimits
+from headway.engine.memory import RECOMPUTE_ONLY
 from headway.engine.memory_settings import MemorySettings
 from headway.engine.policy import POLICIES
 from headway.engine.scripted import ByteTokenizer
+from headway.engine.swap_costs import measure_swap_costs
+from headway.engine.values import Objective
 from headway.services.errors import UsageError
 from headway.services.memory import read_memory
 from headway.services.settings import WorkerSettings, served_name
@@ -37,19 +40,31 @@ class ModelHost:
 def build_engine(settings: WorkerSettings) -> ModelHost:
     """Load the model; takes seconds. Raises ModelError or UsageError that says what to change."""
     runner, tokenizer = _toy(settings) if is_toy(settings.model) else _torch(settings)
+    if (settings.ttft_seconds is None) != (settings.tpot_seconds is None):
+        raise UsageError("--ttft and --tpot belong together", hint="give both, or neither")
+    objectives = (
+        (Objective(settings.ttft_seconds, settings.tpot_seconds),)
+        if settings.ttft_seconds is not None and settings.tpot_seconds is not None
+        else ()
+    )
     try:
         limits = StepLimits(
             max_step_tokens=settings.max_batch_tokens,
             max_sequences=settings.max_sequences,
             # What the claim loop lets in, each with as many choices as a job may ask for.
             max_waiting=2 * settings.max_sequences * MOST_CHOICES,
+            objectives=objectives,
         )
     except ValueError as error:
         raise UsageError(str(error)) from None
     memory = MemorySettings(
-        has_prefix_cache=settings.has_prefix_cache, is_overcommitted=settings.is_overcommitted
+        has_prefix_cache=settings.has_prefix_cache,
+        is_overcommitted=settings.is_overcommitted,
+        costs=measure_swap_costs(runner) or RECOMPUTE_ONLY,
     )
     engine = Engine(runner, tokenizer, limits=limits, policy=POLICIES[settings.policy](), memory=memory)
+    for tenant, weight in settings.tenant_weights:
+        engine.set_weight(tenant, weight)
     name = served_name(settings.model, settings.served_name)
     side = ModelSide(name, tokenizer, runner.max_model_len, engine.check)
     return ModelHost(engine, side, int(time.time()))
@@ -83,6 +98,7 @@ def _torch(settings: WorkerSettings) -> tuple[Runner, Tokenizer]:
     runner = TorchRunner.load(
         checkpoint,
         kv_cache_bytes=kv_cache_bytes,
+        host_cache_bytes=settings.host_cache_bytes,
         dtype=settings.dtype,
         device=device,
         block_size=settings.block_size,

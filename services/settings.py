@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from headway.services.tenant_weights import TenantWeights
+
 DType = Literal["auto", "float32", "bfloat16"]
 LogFormat = Literal["auto", "json", "pretty"]
 PolicyName = Literal["fair", "fcfs", "priority", "static", "dynamic"]
@@ -48,6 +50,16 @@ class WorkerSettings:
     """Keep the KV of prompts for others of the same tenant that begin alike."""
     is_overcommitted: bool = True
     """Admit by how long answers usually get, and let somebody give way when that was wrong."""
+    host_cache_bytes: int = 0
+    """Host memory for the KV of requests that gave way; 0: it is computed again."""
+    tenant_weights: TenantWeights = ()
+    """Shares under the fair policy; 1 for tenants not named."""
+    ttft_seconds: float | None = None
+    tpot_seconds: float | None = None
+    """What interactive requests should not have to wait longer for: the first token, and each one after it.
+
+    Both set: steps end in time for them. None: steps are bounded by ``max_step_seconds`` alone.
+    """
     drain_seconds: float = 20.0
     """On SIGTERM, how long running answers may still finish before they are handed back."""
     metrics_port: int | None = None

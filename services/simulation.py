@@ -12,6 +12,7 @@ from typing import Final
 
 from headway.engine.errors import EngineError, InvariantError
 from headway.engine.scheduler import Scheduler
+from headway.engine.timeline import Timeline
 from headway.engine.values import (
     Emission,
     FinishReason,
@@ -87,6 +88,8 @@ class SimulationRun:
     busy_seconds: float = 0.0
     computed_tokens: int = 0
     end_seconds: float = 0.0
+    timeline: Timeline = field(default_factory=Timeline)
+    """The scheduler's own, of the last steps and events."""
     extra: dict[str, float] = field(default_factory=dict[str, float])
     """The scheduler's own counters at the end."""
 
@@ -146,6 +149,7 @@ class Simulation:
         run.journeys = list(self._journeys.values())
         run.end_seconds = self._now
         run.extra = dict(self._scheduler.load.extra)
+        run.timeline = self._scheduler.timeline
         return run
 
     # -- Arrivals --------------------------------------------------------------------------------------------
@@ -175,7 +179,7 @@ class Simulation:
             journey.is_refused = True
             return
         try:
-            self._scheduler.add(self._spec(key, demand, seconds, max_tokens))
+            self._scheduler.add(self._spec(key, demand, seconds, max_tokens), now=self._now)
         except EngineError:
             journey.is_refused = True
         else:

@@ -76,7 +76,7 @@ class _Process:
         self._signals = StopSignals()
         self._worker: Worker | None = None
         self._started_unix = int(time.time())
-        self._http = WorkerHttp(self._metrics, self._health, self._readiness)
+        self._http = WorkerHttp(self._metrics, self._health, self._readiness, self._trace)
 
     async def run(self) -> int:
         """The whole life. Raises ServiceError, ModelError."""
@@ -181,6 +181,9 @@ class _Process:
 
     def _metrics(self) -> bytes:
         return b"" if self._worker is None else self._worker.render_metrics()
+
+    def _trace(self) -> bytes:
+        return b"" if self._worker is None else self._worker.render_trace()
 
     def _health(self) -> tuple[bool, str]:
         return (True, "starting") if self._worker is None else self._worker.health()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import Callable
 from typing import Final
@@ -22,6 +23,7 @@ from headway.services.metrics import WorkerMetrics
 from headway.services.model_host import ModelHost
 from headway.services.publisher import Publisher
 from headway.services.settings import WorkerSettings
+from headway.services.trace import chrome_trace
 from headway.services.worker_card import worker_card
 from headway.services.worker_loops import heartbeat_loop, reap_loop, renew_loop, watchdog_loop
 
@@ -182,3 +184,8 @@ class Worker:
             self._engine.load, jobs=len(self._table), step_age_seconds=self._engine.step_age_seconds()
         )
         return self.metrics.render()
+
+    def render_trace(self) -> bytes:
+        """The last steps and requests as a Chrome trace; safe beside the engine's thread."""
+        trace = chrome_trace([(self._settings.worker_id, self._host.engine.timeline)])
+        return json.dumps(trace).encode()

@@ -1,4 +1,4 @@
-"""A worker's three read-only pages: /metrics for Prometheus, /healthz and /readyz for whoever restarts it.
+"""A worker's read-only pages: /metrics, /trace, and /healthz and /readyz for whoever restarts it.
 
 A few lines on asyncio instead of a web framework: the worker's image needs none, and an answer also proves
 that the I/O loop turns.
@@ -40,10 +40,12 @@ class WorkerHttp:
         metrics: Callable[[], bytes],
         health: Callable[[], tuple[bool, str]],
         readiness: Callable[[], tuple[bool, str]],
+        trace: Callable[[], bytes] = lambda: b"",
     ) -> None:
         self._metrics = metrics
         self._health = health
         self._readiness = readiness
+        self._trace = trace
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -62,7 +64,7 @@ class WorkerHttp:
         # A probe that goes away, dawdles or sends rubbish is nobody's problem but its own.
         with contextlib.suppress(OSError, TimeoutError, ValueError, asyncio.IncompleteReadError):
             async with asyncio.timeout(REQUEST_SECONDS):
-                page = self._page(await reader.readline())
+                page = await self._page(await reader.readline())
                 while await reader.readline() not in {b"\r\n", b"\n", b""}:
                     pass
                 head = (
@@ -73,7 +75,7 @@ class WorkerHttp:
                 await writer.drain()
         writer.close()
 
-    def _page(self, request_line: bytes) -> Page:
+    async def _page(self, request_line: bytes) -> Page:
         match request_line.split():
             case [b"GET", b"/metrics", _]:
                 return Page("200 OK", self._metrics(), CONTENT_TYPE_LATEST)
@@ -81,7 +83,14 @@ class WorkerHttp:
                 return Page.when(*self._health())
             case [b"GET", b"/readyz", _]:
                 return Page.when(*self._readiness())
+            case [b"GET", b"/trace", _]:
+                # Thousands of events: in a thread, so that no token waits for them.
+                return _trace_page(await asyncio.to_thread(self._trace))
             case [b"GET", _, _]:
-                return Page("404 Not Found", b"try /metrics, /healthz or /readyz\n")
+                return Page("404 Not Found", b"try /metrics, /healthz, /readyz or /trace\n")
             case _:
                 return Page("405 Method Not Allowed", b"GET only\n")
+
+
+def _trace_page(trace: bytes) -> Page:
+    return Page("200 OK", trace, "application/json") if trace else Page.when(False, "starting")

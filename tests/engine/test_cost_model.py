@@ -122,3 +122,23 @@ def test_the_marginal_time_of_a_chunk_is_convex_so_halves_cost_no_more_than_the_
     model = trained()
     whole = model.marginal_seconds(1000, 512)
     assert model.marginal_seconds(1000, 256) <= whole / 2 + 1e-4
+
+
+def test_a_covariance_that_rounding_has_spoilt_is_begun_again() -> None:
+    """As found after 5,570 full chunks: they cannot tell the constant and the new tokens apart."""
+    model = StepModel()
+    model.observe(StepShape(1024, 237_000, 1.6e6), 0.0364)
+    model._first_variance = [8.79e-05, 2.57e-06, 0.0105, 7.72e-05]
+    model._scaled = [0.000239012, 0.00150073, 0.000210442, 3.85516e-06]
+    model._variance = [
+        [8.71754e-05, -6.3038e-06, 1.86027e-07, 2.56008e-07],
+        [-6.30395e-06, 3.89719e-07, 7.70614e-10, 8.54326e-10],
+        [1.77222e-07, 2.01662e-09, -2.83398e-09, -3.91544e-09],
+        [2.55039e-07, 8.71881e-10, -3.64765e-09, -4.08277e-09],
+    ]
+    for place in range(12):
+        context, work = 237_000 + 1000 * place, 1.6e6 + 80_000 * place
+        model.observe(StepShape(1024, context, work), 0.0248 + 4.89e-8 * context)
+    model.observe(StepShape(194, 223_452, 108_688.0), 0.01703)
+    assert all(0.0 <= value < 1.0 for value in model.coefficients)
+    assert model.predict(StepShape(1024, 240_000, 2e6)) == pytest.approx(0.0366, rel=0.1)

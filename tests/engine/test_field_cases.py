@@ -253,3 +253,28 @@ def test_case_39_a_deferred_duplicate_waits_only_while_somebody_computes_for_it(
     assert in_step(bench.step()) == {"second"}
     bench.run()
     assert bench.tokens["second"] == 2
+
+
+def test_a_job_that_was_starved_keeps_its_place_once_it_has_it() -> None:
+    bench = Bench(FairPolicy(age_limit_seconds=0.2), sequences=1)
+    bench.add("night", priority=2, max_tokens=30)
+    for place in range(80):
+        bench.add(f"chat{place}", priority=0, max_tokens=4)
+        bench.step()
+    assert bench.ends["night"] is FinishReason.LENGTH
+    assert bench.happened(Happening.RECOMPUTED) == []
+
+
+def test_a_held_request_does_not_hold_the_lift_down() -> None:
+    policy = FairPolicy()
+    bench = Bench(policy, sequences=4)
+    bench.add("slow", tenant="slow", max_tokens=50)
+    bench.add("busy", tenant="busy", max_tokens=50)
+    bench.step()
+    bench.scheduler.hold("slow")
+    for _ in range(20):
+        bench.step()
+    bench.add("new", tenant="new")
+    assert policy.times(1)["new"].time == policy.times(1)["busy"].time
+    bench.scheduler.unhold("slow")
+    assert policy.times(1)["slow"].time == policy.times(1)["busy"].time

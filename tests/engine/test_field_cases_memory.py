@@ -17,10 +17,10 @@ from headway.engine.host_pool import HostPool
 from headway.engine.limits import StepLimits
 from headway.engine.memory import Memory
 from headway.engine.policy import POLICIES
-from headway.engine.preemption import PreemptionCosts, PreemptionLimits
+from headway.engine.preemption import Mode, PreemptionCosts, PreemptionLimits
 from headway.engine.prefix_cache import PrefixCache
 from headway.engine.scheduler import Scheduler
-from headway.engine.scripted import ScriptedRunner
+from headway.engine.scripted import ScriptedRunner, StepCost
 from headway.engine.values import Emission, FinishReason, RequestSpec, Sampling, StepPlan, StepResult
 
 CHEAP_SWAPS = PreemptionCosts(1.0, 1e12, 1e12, seconds_per_token=1.0)
@@ -46,6 +46,7 @@ class Rig:
             host_slots=slots,
             copy_delay=copy_delay,
             max_model_len=2 * blocks,
+            cost=StepCost(per_step=0.01, per_new_token=0.001),
         )
         self.ledger = BlockLedger(blocks, 2, PrefixCache(2))
         cost = CostModel()
@@ -146,7 +147,7 @@ def test_case_22_an_answer_that_gave_way_is_extended_never_rewritten(slots: int,
     rig = Rig(slots=slots, copy_delay=copy_delay)
     specs = [rig.add(f"r{index}", first=10 * index) for index in range(4)]
     rig.run()
-    assert rig.preemptions > 0
+    assert rig.memory.preemptions[Mode.SWAP if slots else Mode.RECOMPUTE] > 0
     assert all(rig.is_right(spec) for spec in specs)
     assert all(ends == [FinishReason.LENGTH] for ends in rig.ends.values())
     assert rig.ledger.used_blocks == 0
@@ -282,3 +283,33 @@ def test_case_32_a_storm_of_cancels_leaves_a_healthy_engine() -> None:
     rig.run()
     assert rig.is_right(normal)
     assert rig.memory.host.free_slots == 8
+
+
+@pytest.mark.parametrize("fate", ["unexecuted", "lost"])
+@pytest.mark.parametrize("copy_delay", [0, 1, 2])
+def test_a_swap_whose_plan_is_dropped_is_done_once_more_and_waited_for(fate: str, copy_delay: int) -> None:
+    rig = Rig(slots=8, copy_delay=copy_delay)
+    specs = [rig.add(f"r{index}", first=10 * index) for index in range(4)]
+    dropped = 0
+    for _ in range(300):
+        plan = rig.plan()
+        if plan is not None and plan.has_copies and dropped < 20:
+            dropped += 1
+            if fate == "lost":
+                rig.runner.execute(plan)
+            plan = rig.plan()
+        if plan is not None:
+            rig.apply(plan)
+        if not rig.scheduler.has_work:
+            break
+    assert dropped > 2
+    assert all(rig.is_right(spec) for spec in specs)
+
+
+def test_what_recomputing_costs_is_not_taken_for_nothing_before_it_is_known() -> None:
+    rig = Rig(slots=8)
+    for index in range(4):
+        rig.add(f"r{index}", first=10 * index)
+    rig.run()
+    assert rig.memory.preemptions[Mode.SWAP] > 0
+    assert rig.memory.preemptions[Mode.RECOMPUTE] == 0

@@ -96,6 +96,18 @@ def test_shared_blocks_free_nothing_until_all_who_share_them_go() -> None:
     assert sorted(pool.victims([parent, Candidate(child), other], 6)) == [0, 1, 9]
 
 
+def test_only_what_others_hold_stays_for_a_recompute() -> None:
+    ledger = BlockLedger(8, 1, PrefixCache(1))
+    tokens = [1, 2, 3, 4]
+    chain = ledger.cache.chain(tokens, "a")
+    table = ledger.open_table(0)
+    ledger.extend(table, 4)
+    ledger.publish(table, chain, 4)
+    assert ledger.kept_blocks(table) == 0, "published, but the room that it would give back is what is needed"
+    ledger.open_table(0, ledger.cache.match(chain, 3))
+    assert ledger.kept_blocks(table) == 2
+
+
 def test_equals_never_displace_each_other_and_better_classes_are_never_displaced() -> None:
     pool = Pool()
     candidates = [pool.run(4, priority=priority) for priority in (0, 1, 2)]

@@ -142,7 +142,7 @@ MUTANTS = (
     ),
     _blocks(
         "blocks that a step still touches count as reclaimable",
-        "        if self.is_fenced(table):\n            return table.reserved_blocks\n",
+        "        if table.last_step > passed:\n            return table.reserved_blocks\n",
         "",
         MEMORY_WALK,
     ),
@@ -288,5 +288,26 @@ MUTANTS = (
         "            account.time += cost / account.weight\n            self.leave",
         "            self.leave",
         FAIRNESS,
+    ),
+    Mutant(
+        "work that a preemption undid is charged again",
+        "engine/flights.py",
+        "paid = max(chunk.start, request.charged_tokens)",
+        "paid = chunk.start",
+        "tests/simulation/test_fair_shares.py::test_work_that_a_preemption_undid_is_charged_once",
+    ),
+    Mutant(
+        "what was cancelled meanwhile is not charged",
+        "engine/flights.py",
+        "                self._policy.charge(request, self._cost.price(paid, end - paid))\n",
+        "                pass\n",
+        "tests/simulation/test_fair_shares.py::test_a_cancelled_request_pays_for_the_step_that_ran_meanwhile",
+    ),
+    Mutant(
+        "a swap that is carried twice is done after the first",
+        "engine/memory.py",
+        "            self._carried[step] = plan.step\n",
+        "            self._carried.setdefault(step, step)\n",
+        "tests/engine/test_field_cases_memory.py",
     ),
 )
