@@ -42,6 +42,8 @@ class Recorded:
         )
         self.block_count = self._runner.block_count
         self.block_size = self._runner.block_size
+        self.block_bytes = self._runner.block_bytes
+        self.host_slots = self._runner.host_slots
         self.max_model_len = self._runner.max_model_len
         self.vocab_size = self._runner.vocab_size
         self.eos_token_ids = self._runner.eos_token_ids
