@@ -15,9 +15,10 @@ from headway.queueing.errors import QueueingError
 
 
 def health_routes(gateway: Gateway) -> APIRouter:
-    """The probes and the scrape."""
+    """The probes (some load balancers ask with HEAD) and the scrape."""
     router = APIRouter()
 
+    @router.head("/healthz", include_in_schema=False)
     @router.get("/healthz")
     async def healthz() -> Response:
         """200 unless a live worker's engine is hung: it has work and completes no step.
@@ -33,6 +34,7 @@ def health_routes(gateway: Gateway) -> APIRouter:
         }
         return json_response(answer, status=503 if hung else 200)
 
+    @router.head("/readyz", include_in_schema=False)
     @router.get("/readyz")
     async def readyz() -> Response:
         """200 when a job posted now would be worked on now."""

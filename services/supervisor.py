@@ -220,6 +220,8 @@ class Supervisor:
     async def _stop(self) -> bool:
         """Stop everything; False when a second signal made it a stop at once."""
         impatience = self._signals.second if self._signals.first.is_set() else self._signals.first
+        if self._signals.first.is_set():
+            self._terminal.line("\n  stopping: open answers may finish; Ctrl-C again stops at once")
         in_order = asyncio.ensure_future(self._stop_in_order())
         asked = asyncio.ensure_future(impatience.wait())
         await asyncio.wait({in_order, asked}, return_when=asyncio.FIRST_COMPLETED)

@@ -10,12 +10,20 @@ from headway.services.terminal import Terminal, short_path
 QUESTION = "What is a message queue?"
 MAX_TOKENS = 200
 """A small model that is left alone may go on for minutes."""
+TEMPERATURE = 0.2
+"""At 1.0 a model of this size talks nonsense more often than not."""
 
 
 def curl_command(url: str, model: str) -> str:
     """A streaming chat completion with curl."""
     message = {"role": "user", "content": QUESTION}
-    body = {"model": model, "stream": True, "max_tokens": MAX_TOKENS, "messages": [message]}
+    body = {
+        "model": model,
+        "stream": True,
+        "temperature": TEMPERATURE,
+        "max_tokens": MAX_TOKENS,
+        "messages": [message],
+    }
     return (
         f"curl -N {url}/v1/chat/completions \\\n"
         "  -H 'Content-Type: application/json' \\\n"
@@ -31,7 +39,8 @@ def python_snippet(url: str, model: str) -> str:
             f'client = OpenAI(base_url="{url}/v1", api_key="none")',
             f'messages = [{{"role": "user", "content": "{QUESTION}"}}]',
             "chunks = client.chat.completions.create(",
-            f'    model="{model}", messages=messages, max_tokens={MAX_TOKENS}, stream=True',
+            f'    model="{model}", messages=messages, stream=True,',
+            f"    temperature={TEMPERATURE}, max_tokens={MAX_TOKENS},",
             ")",
             "for chunk in chunks:",
             '    print(chunk.choices[0].delta.content or "", end="", flush=True)',

@@ -38,6 +38,7 @@ async def test_a_served_model_makes_the_gateway_ready_and_healthy(http: httpx.As
     assert (await http.get("/healthz")).json() == {"status": "ok", "queue": "ok", "hung_workers": []}
     ready = await http.get("/readyz")
     assert (ready.status_code, ready.json()) == (200, {"ready": True, "reason": None, "ready_workers": 1})
+    assert [(await http.head(path)).status_code for path in ("/healthz", "/readyz")] == [200, 200]
 
 
 async def test_a_hung_engine_is_not_healthy_and_is_named(rig: Rig) -> None:
