@@ -87,7 +87,8 @@ class OutputQuantiles:
 
     def knows(self, tenant: str) -> bool:
         """Whether enough answers of this tenant were seen to expect anything but the longest."""
-        return len(self._lengths.get(tenant, (None, []))[1]) >= self._min_samples
+        seen = self._lengths.get(tenant)
+        return seen is not None and len(seen[1]) >= self._min_samples
 
     def remaining_tokens(self, tenant: str, generated_tokens: int, max_tokens: int) -> int:
         """Tokens that an answer with ``generated_tokens`` will probably still get, at most to ``max_tokens``.
