@@ -43,6 +43,11 @@ class Flights:
         self.last_seconds = 0.0
         self.last_predicted_seconds = 0.0
 
+    @property
+    def are_open(self) -> bool:
+        """Whether a plan has not landed: the next one that does passes its fences too."""
+        return bool(self._flights)
+
     def depart(self, plan: StepPlan, requests: list[Request], now: float) -> None:
         """The plan was made."""
         sizes = [(chunk.start, len(chunk.token_ids)) for chunk in plan.chunks]
@@ -53,7 +58,8 @@ class Flights:
 
     def land(self, plan: StepPlan, result: StepResult, now: float) -> float:
         """Book a result, if it is the first of its plan; returns when the step ended, at the earliest."""
-        flight = self._flights.pop(plan.step, None)
+        flight = self._flights.get(plan.step)
+        self._flights = {step: f for step, f in self._flights.items() if step > plan.step}
         if flight is None:
             return now
         self._memory.complete(plan, result.copied_step)

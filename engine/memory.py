@@ -151,7 +151,6 @@ class Memory:
         else:
             self.looked_up_tokens += request.known_tokens
             self.hit_tokens += request.computed_tokens
-        request.charged_tokens = max(request.charged_tokens, request.computed_tokens)
 
     def is_arriving(self, request: Request) -> bool:
         """Whether its blocks are still being filled from the host, so that no step may compute on them."""

@@ -43,8 +43,7 @@ class Planner:
         After a preemption nobody starts but its beneficiary.
         """
         self._step, self._now, self._step_seconds = step, now, step_seconds
-        active = self._active()
-        waiting = self._make_room(active)
+        active, waiting = self._seat()
         decodes: list[Request] = []
         prefills: list[Request] = []
         for request in active:
@@ -62,13 +61,31 @@ class Planner:
         runs = [(request, 1) for request in urgent if request.table is not None]
         return runs + granted + [(request, 1) for request in taken]
 
-    def _active(self) -> list[Request]:
-        """Running requests that this step may serve.
+    def _seat(self) -> tuple[list[Request], set[Request]]:
+        """Who has a place in this step, with room to grow; and those of them that have to wait for blocks.
+
+        Where more run than have places, others take the places of those who wait: they may end, and so bring
+        the blocks.
+        """
+        waiting: set[Request] = set()
+        active = self._active(waiting)
+        while more := self._make_room(active):
+            waiting |= more
+            others = self._active(waiting)
+            if not set(others).difference(active):
+                break
+            active = others
+        return active, waiting
+
+    def _active(self, waiting: set[Request]) -> list[Request]:
+        """Running requests that this step may serve, without those that are known to wait for blocks.
 
         Held ones do not count against ``max_sequences``, so there may be more once they come back: then those
         whose last step is longest ago go first.
         """
         active = [request for request in self._roster.running.values() if not request.is_held]
+        if waiting:
+            active = [request for request in active if request not in waiting]
         if self._memory.is_swapping:
             active = [request for request in active if not self._memory.is_arriving(request)]
         if len(active) <= self.limits.max_sequences:

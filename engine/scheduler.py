@@ -149,7 +149,9 @@ class Scheduler:
         self._now = now
         self._steps += 1
         scheduled = self._planner.fill(self._steps, now, self._flights.last_seconds)
-        is_waited_for = self._memory.is_swapping
+        # With nothing else to do, a step that only waits passes the fences of copies and of lost plans.
+        is_stuck = not scheduled and self._flights.are_open
+        is_waited_for = self._memory.is_swapping or is_stuck
         if not scheduled and not is_waited_for and not self._roster.farewells:
             self._steps -= 1
             self._roster.has_changed = False

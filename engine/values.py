@@ -142,7 +142,7 @@ class StepPlan:
     swaps_out: tuple[BlockCopy, ...] = ()
     swaps_in: tuple[BlockCopy, ...] = ()
     awaits_copies: bool = False
-    """Somebody waits for swaps under way: with nothing else to do, the runner waits for them."""
+    """Somebody may wait for swaps or earlier plans: with nothing else to do, the runner waits for them."""
 
     @property
     def needs_runner(self) -> bool:

@@ -35,7 +35,7 @@ def report(run: SimulationRun, limits: Limits, weights: Mapping[str, float]) -> 
         "steps": run.steps,
         "busy_share": _rounded(run.busy_seconds / span) if span else None,
         "computed_tokens": run.computed_tokens,
-        "preemptions": sum(max(0, journey.starts - 1) for journey in run.journeys),
+        "preemptions": int(run.extra["preemptions_swap"] + run.extra["preemptions_recompute"]),
         "jain_index": None,
         "jain_index_backlogged": None,
         "backlogged_seconds": _rounded(run.backlogged_seconds),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from copy import deepcopy
 
@@ -25,8 +26,12 @@ def seconds_of(plan: StepPlan) -> float:
 
 def trained_cost() -> CostModel:
     cost = CostModel()
-    for size in range(60):
-        mixed, decodes = shape_of([(0, 2 + size), (50, 1)]), shape_of([(50 + size, 1)] * (1 + size % 20))
+    rng = random.Random(1)
+    for size in range(200):
+        # Starts and sizes are independent, or the fit could not tell context from tokens.
+        chunk = (rng.randrange(400), rng.randrange(2, 70))
+        mixed = shape_of([chunk, *[(rng.randrange(400), 1)] * rng.randrange(8)])
+        decodes = shape_of([(rng.randrange(400), 1)] * (1 + size % 20))
         cost.observe(mixed, BASE + PER_TOKEN * mixed.new_tokens)
         cost.observe(decodes, BASE + PER_TOKEN * decodes.new_tokens)
     assert cost.is_trusted
@@ -157,7 +162,7 @@ def test_time_is_kept_or_the_step_is_minimal_and_nobody_waits_longer_than_promis
     while scheduler.has_work:
         plan, after = step(scheduler, now)
         prefill = sum(len(c.token_ids) for c in plan.chunks if len(c.token_ids) > 1)
-        assert seconds_of(plan) <= longest * 1.15 or prefill <= 4
+        assert seconds_of(plan) <= longest * 1.05 or prefill <= 4
         for name in decoding:
             absent[name] = 0 if name in sizes(plan) else absent[name] + 1
             assert absent[name] <= skips

@@ -37,7 +37,7 @@ class Bench:
     def __init__(
         self, policy: Policy | None = None, *, sequences: int = 2, blocks: int = 256, is_cached: bool = False
     ) -> None:
-        ledger = BlockLedger(blocks, 4, PrefixCache(4, is_enabled=is_cached))
+        self.ledger = ledger = BlockLedger(blocks, 4, PrefixCache(4, is_enabled=is_cached))
         limits = StepLimits(max_step_tokens=64, max_sequences=sequences, min_chunk_tokens=8)
         self.scheduler = Scheduler(ledger, limits, policy or FairPolicy(), frozenset())
         self.now = 0.0
@@ -278,3 +278,30 @@ def test_a_held_request_does_not_hold_the_lift_down() -> None:
     assert policy.times(1)["new"].time == policy.times(1)["busy"].time
     bench.scheduler.unhold("slow")
     assert policy.times(1)["slow"].time == policy.times(1)["busy"].time
+
+
+def test_case_36_cached_tokens_cost_nothing_and_are_counted_once() -> None:
+    policy = FairPolicy()
+    bench = Bench(policy, is_cached=True)
+    bench.add("stays", tenant="a", prompt=1, max_tokens=100)
+    for name in ("first", "second"):
+        bench.add(name, tenant="a", prompt=40, max_tokens=1)
+        while name not in bench.ends:
+            bench.step()
+    # 40 tokens the first time, then the 4 that no hit may cover, and the answer of the one that stays.
+    assert policy.times(1)["a"].time == 40 + 4 + bench.tokens["stays"]
+
+
+def test_a_cached_prefix_that_a_preemption_lost_is_not_charged_either() -> None:
+    policy = FairPolicy()
+    bench = Bench(policy, sequences=1, is_cached=True)
+    bench.add("first", prompt=40, max_tokens=1, priority=2)
+    bench.run()
+    bench.add("second", prompt=40, max_tokens=4, priority=2)
+    bench.step()
+    bench.ledger.reset_cache("new weights")
+    bench.add("urgent", priority=0)
+    bench.run()
+    assert bench.happened(Happening.RECOMPUTED) == ["second"]
+    bench.add("last", prompt=1, max_tokens=1, priority=2)
+    assert policy.times(2)["default"].time == 40 + 4 + 3

@@ -97,7 +97,7 @@ class PreemptionWorld:
     def act(self) -> None:
         """One random operation and a recount."""
         operations = (self.add, self.step, self.cancel, self.hold, self.unhold, self.change, self.lose)
-        self.rng.choices(operations, (3, 12, 0.5, 0.5, 1, 1, 1))[0]()
+        self.rng.choices(operations, (3, 12, 0.5, 0.5, 1, 1, 3))[0]()
         self.scheduler.check()
 
     def add(self) -> None:
@@ -156,7 +156,7 @@ class PreemptionWorld:
         plan = self.scheduler.plan(self.now)
         if plan is None or not plan.chunks:
             return
-        fate = self.rng.choice(("unexecuted", "lost", "late", "cancelled"))
+        fate = self.rng.choice(("unexecuted", "lost", "late", "overtaken", "overtaken", "cancelled"))
         self.seen[fate] += 1
         if fate == "unexecuted":
             return
@@ -172,7 +172,11 @@ class PreemptionWorld:
             self.take(self.scheduler.apply(plan, result, self.now))
             self.take(self.scheduler.apply(after, later, self.now))
             return
-        self.cancel()
+        if fate == "overtaken":
+            # The next plan is made before this result is known, and thrown away.
+            self.scheduler.plan(self.now)
+        else:
+            self.cancel()
         self.take(self.scheduler.apply(plan, result, self.now))
 
     def take(self, emissions: tuple[Emission, ...]) -> None:
