@@ -5,7 +5,7 @@ Bandwidths are bytes per second and per direction, rates floating-point operatio
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 
@@ -165,6 +165,19 @@ MEMORY_USED: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
+class _Prices:
+    """Seconds of each kind of work, for one model on some GPUs."""
+
+    weights: float
+    layers_per_token: float
+    head_per_row: float
+    kv_per_token: float
+    attention_per_pair: float
+    reduce_per_step: float
+    reduce_per_token: float
+
+
+@dataclass(frozen=True, slots=True)
 class Roofline:
     """A model on some GPUs: each kind of operation takes the larger of its arithmetic and its memory traffic.
 
@@ -174,6 +187,7 @@ class Roofline:
     gpu: Gpu
     model: ModelShape
     tensor_parallel: int
+    _prices: _Prices = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.kv_tokens < self.model.max_model_len // 64:
@@ -181,6 +195,7 @@ class Roofline:
                 f"{self.model.name} does not fit on {self.tensor_parallel} of {self.gpu.name}: "
                 "take more GPUs (--tensor-parallel) or a larger one"
             )
+        object.__setattr__(self, "_prices", self._reckon())
 
     @property
     def kv_tokens(self) -> int:
@@ -191,41 +206,44 @@ class Roofline:
     @property
     def coefficients(self) -> Coefficients:
         """Marginal prices where arithmetic bounds the matrices and memory the attention."""
-        flops, bandwidth = self._rates()
+        prices = self._prices
         return Coefficients(
-            per_step=STEP_OVERHEAD_SECONDS + self.model.read_bytes / bandwidth,
-            per_new_token=2 * self.model.layer_parameters / flops + self._reduce_seconds_per_token(),
-            per_context_token=self.model.kv_bytes_per_token / bandwidth,
-            per_pair=self._attention_flops() / flops,
+            per_step=STEP_OVERHEAD_SECONDS + prices.weights,
+            per_new_token=prices.layers_per_token + prices.reduce_per_token,
+            per_context_token=prices.kv_per_token,
+            per_pair=prices.attention_per_pair * ATTENTION_EFFICIENCY / COMPUTE_EFFICIENCY,
         )
 
     def seconds(self, work: StepWork) -> float:
         """Time of a step."""
-        flops, bandwidth = self._rates()
-        layers = 2 * self.model.layer_parameters * work.new_tokens
-        head = 2 * self.model.head_parameters * work.rows
-        matrices = max((layers + head) / flops, self.model.read_bytes / bandwidth)
-        attention = max(
-            self._attention_flops() * work.pairs * COMPUTE_EFFICIENCY / (flops * ATTENTION_EFFICIENCY),
-            self.model.kv_bytes_per_token * work.context_tokens / bandwidth,
+        prices = self._prices
+        products = prices.layers_per_token * work.new_tokens + prices.head_per_row * work.rows
+        attention = prices.attention_per_pair * work.pairs
+        reading = prices.kv_per_token * work.context_tokens
+        return (
+            STEP_OVERHEAD_SECONDS
+            + max(products, prices.weights)
+            + max(attention, reading)
+            + prices.reduce_per_step
+            + prices.reduce_per_token * work.new_tokens
         )
-        return STEP_OVERHEAD_SECONDS + matrices + attention + self._reduce_seconds(work.new_tokens)
 
-    def _rates(self) -> tuple[float, float]:
-        flops = self.gpu.flops * COMPUTE_EFFICIENCY * self.tensor_parallel
-        return flops, self.gpu.bandwidth * BANDWIDTH_EFFICIENCY * self.tensor_parallel
-
-    def _attention_flops(self) -> float:
-        """Of one query-key pair in all layers: two products of head size, two operations each."""
-        return 4.0 * self.model.layers * self.model.query_heads * self.model.head_size
-
-    def _reduce_seconds(self, new_tokens: int) -> float:
-        """Two all-reduces per layer."""
-        if self.tensor_parallel == 1:
-            return 0.0
-        return 2 * self.model.layers * LINK_LATENCY_SECONDS + new_tokens * self._reduce_seconds_per_token()
-
-    def _reduce_seconds_per_token(self) -> float:
-        """A ring all-reduce moves 2(n-1)/n of the activations (2 bytes a value) over each GPU's links."""
+    def _reckon(self) -> _Prices:
+        model = self.model
+        flops = self.gpu.flops * self.tensor_parallel
+        bandwidth = self.gpu.bandwidth * BANDWIDTH_EFFICIENCY * self.tensor_parallel
+        products = flops * COMPUTE_EFFICIENCY
+        # Of one query-key pair in all layers: two products of head size, two operations each.
+        pair_flops = 4.0 * model.layers * model.query_heads * model.head_size
+        # A ring all-reduce moves 2(n-1)/n of the activations (2 bytes a value) over each GPU's links; two of
+        # them per layer.
         ring = 2 * (self.tensor_parallel - 1) / self.tensor_parallel
-        return 2 * self.model.layers * 2 * self.model.hidden * ring / self.gpu.link_bandwidth
+        return _Prices(
+            weights=model.read_bytes / bandwidth,
+            layers_per_token=2 * model.layer_parameters / products,
+            head_per_row=2 * model.head_parameters / products,
+            kv_per_token=model.kv_bytes_per_token / bandwidth,
+            attention_per_pair=pair_flops / (flops * ATTENTION_EFFICIENCY),
+            reduce_per_step=2 * model.layers * LINK_LATENCY_SECONDS if self.tensor_parallel > 1 else 0.0,
+            reduce_per_token=2 * model.layers * 2 * model.hidden * ring / self.gpu.link_bandwidth,
+        )
