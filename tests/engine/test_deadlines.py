@@ -107,6 +107,7 @@ def test_with_the_fair_policy_only_the_own_tenants_line_counts_in_its_class() ->
     for place in range(10):
         clocked.scheduler.add(replace(spec(f"other{place}", prompt=300), tenant="other"))
     clocked.scheduler.add(due(clocked, "a", 1.0), now=clocked.now)
+    assert clocked.scheduler.load.waiting == 11  # accepted, though ten requests came before it
 
 
 def test_inside_a_tenant_the_least_slack_goes_first_and_patience_ends() -> None:
