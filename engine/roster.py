@@ -134,7 +134,7 @@ class Roster:
                 self._policy.enqueue(request)
 
     def overdue(self, now: float) -> Iterator[Request]:
-        """Requests whose deadline has come, earliest first; the caller ends each before it takes the next."""
+        """Requests whose deadline has come, earliest first; the caller ends or moves each in turn."""
         while (first := self._deadlines.first()) is not None and first[0][0] <= now:
             yield first[1]
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from headway.engine.blocks import BlockLedger
 from headway.engine.cost_model import CostModel
-from headway.engine.deadlines import refuse_unreachable
+from headway.engine.deadlines import demoted, refuse_unreachable
 from headway.engine.errors import EngineFullError, InvariantError
 from headway.engine.flights import Flights
 from headway.engine.forecast import Forecast
@@ -145,7 +145,10 @@ class Scheduler:
         to ``apply``: it is not executed, and what the runner has to forget waits for one that is.
         """
         for request in self._roster.overdue(now):
-            self._roster.end(request, FinishReason.DEADLINE, now, self._steps)
+            if request.spec.is_demotable:
+                self._roster.move(request, demoted(request.spec))
+            else:
+                self._roster.end(request, FinishReason.DEADLINE, now, self._steps)
         self._now = now
         self._steps += 1
         scheduled = self._planner.fill(self._steps, now, self._flights.last_seconds)

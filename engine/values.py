@@ -77,7 +77,7 @@ class RequestSpec:
     deadline_seconds: float | None = None
     """On the engine's clock."""
     is_demotable: bool = False
-    """When the deadline cannot be met by prediction: run it at best effort without one, do not refuse it."""
+    """When the deadline cannot be met, or has passed: go on at best effort without one."""
     objective: Objective | None = None
     """None: that of its class (``StepLimits.objectives``)."""
 

@@ -132,6 +132,10 @@ def from_end(end: EndEvent | JobResult, job_id: str) -> ApiError | None:
         case EndReason.STOP | EndReason.LENGTH:
             return None
         case EndReason.DEADLINE:
+            if end.error is not None:
+                return ApiError(
+                    504, end.error.message, code=end.error.code, param=end.error.param, headers=NO_RETRY
+                )
             message = f"the deadline passed; what was generated is kept at /v1/jobs/{job_id}/result"
             return ApiError(504, message, code="deadline_exceeded", headers=NO_RETRY)
         case EndReason.CANCELLED:

@@ -79,6 +79,13 @@ class StreamOptions(_Shape):
     include_obfuscation: Literal[False] | None = None
 
 
+class Objective(_Shape):
+    """How long a reader should wait at most: for the first token, and for each one after it."""
+
+    ttft_seconds: float
+    tpot_seconds: float
+
+
 class GenerationRequest(_Shape):
     """What chat and completions have in common."""
 
@@ -107,6 +114,8 @@ class GenerationRequest(_Shape):
     tenant: str | None = None
     priority: Literal["interactive", "standard", "batch"] | None = None
     deadline_seconds: float | None = None
+    demotable: bool | None = None
+    objective: Objective | None = None
     on_disconnect: Literal["cancel", "detach"] | None = None
 
     @property

@@ -119,9 +119,9 @@ def _job(
     *,
     key_suffix: str = "",
 ) -> Job:
-    terms = {"priority": Priority.INTERACTIVE} | producer_terms(
-        headers, request.model_dump(exclude_none=True)
-    )
+    fields = request.model_dump(exclude_none=True)
+    terms = {"priority": Priority.INTERACTIVE} | producer_terms(headers, fields)
+    terms |= {name: fields[name] for name in ("demotable", "objective") if name in fields}
     if "idempotency_key" in terms:
         terms["idempotency_key"] += key_suffix
         terms.setdefault("on_disconnect", "detach")

@@ -29,7 +29,7 @@ class Intake:
     tenant: str
     priority: Priority
     deadline_seconds: float
-    """0: none."""
+    """When the queue itself ends it; 0: never, also where the deadline is a wish (``demotable``)."""
     idempotency_key: str | None
     fingerprint: str
     """Equal for bodies that ask the same, whatever the order of their fields or the trace they belong to."""
@@ -51,10 +51,11 @@ def read_body(body: bytes, model: str) -> Intake:
     given = {name: value for name, value in cast("dict[str, Any]", fields).items() if value is not None}
     if given.get("model") != model:
         raise InvalidJobError(f"model: must be {model!r}, the model of this lane", param="model")
+    deadline_seconds = _deadline(given.get("deadline_seconds"))
     return Intake(
         tenant=_tenant(given.get("tenant", "default")),
         priority=_priority(given.get("priority", "standard")),
-        deadline_seconds=_deadline(given.get("deadline_seconds")),
+        deadline_seconds=0.0 if given.get("demotable") is True else deadline_seconds,
         idempotency_key=_idempotency_key(given.get("idempotency_key")),
         fingerprint=_fingerprint(given),
         on_disconnect="detach" if given.get("on_disconnect") == "detach" else "cancel",

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, Self
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, model_validator
 from pydantic_core import PydanticSerializationError
 
 from headway.queueing.errors import InvalidJobError
@@ -83,6 +83,13 @@ class SamplingParams(_Contract):
         return self
 
 
+class Objective(_Contract):
+    """How long a reader should wait at most: for the first token, and for each one after it."""
+
+    ttft_seconds: Annotated[float, Field(gt=0, le=3600)]
+    tpot_seconds: Annotated[float, Field(gt=0, le=3600)]
+
+
 class Job(_Contract):
     """What a producer posts: exactly one of ``messages``, ``prompt`` or ``prompt_token_ids``."""
 
@@ -95,6 +102,10 @@ class Job(_Contract):
     priority: Priority = Priority.STANDARD
     deadline_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] | None = None
     """Counted from acceptance. Past it the job never starts, or stops with what it has."""
+    demotable: StrictBool = False
+    """The deadline is a wish: once it cannot be met the job goes on without it, in the class ``batch``."""
+    objective: Objective | None = None
+    """None: that of the job's band, as the operator set it."""
     idempotency_key: Annotated[str, Field(min_length=1, max_length=255)] | None = None
     on_disconnect: Literal["cancel", "detach"] = "cancel"
     metadata: Annotated[
@@ -111,6 +122,12 @@ class Job(_Contract):
         if len(given) != 1:
             found = "none" if not given else " and ".join(given)
             raise ValueError(f"give exactly one of messages, prompt, prompt_token_ids (found {found})")
+        return self
+
+    @model_validator(mode="after")
+    def _demotion_needs_a_deadline(self) -> Self:
+        if self.demotable and self.deadline_seconds is None:
+            raise ValueError("demotable says what becomes of a late job: give deadline_seconds too")
         return self
 
 

@@ -132,7 +132,7 @@ class ClaimTable:
             # next owner. If it ended by itself just before, that is its end.
             if not (job.is_handed_back and was_taken_out(output)):
                 job.error = take_output(job.answer, output, self._model.tokenizer) or job.error
-                if job.error is not None:
+                if job.error is not None and job.answer.has_failed:
                     job.dead_letter = job.error.code
             if ended and not job.open_requests:
                 self._leave_engine(job)

@@ -30,6 +30,11 @@ def submit(
         typer.Option(envvar="HEADWAY_PRIORITY", help="Class band of the job."),
     ] = "standard",
     deadline: options.Deadline = None,
+    demotable: Annotated[
+        bool, typer.Option("--demotable", help="Rather late than never: past --deadline go on as batch.")
+    ] = False,
+    ttft: options.JobTtft = None,
+    tpot: options.JobTpot = None,
     max_tokens: Annotated[
         int | None, typer.Option(min=1, envvar="HEADWAY_MAX_TOKENS", help="Length limit of the answer.")
     ] = None,
@@ -64,11 +69,17 @@ def submit(
 
     if system is not None and not chat:
         raise typer.BadParameter("--system goes with --chat, not with --raw")
+    if demotable and deadline is None:
+        raise typer.BadParameter("--demotable goes with --deadline")
+    if (ttft is None) != (tpot is None):
+        raise typer.BadParameter("--ttft and --tpot belong together")
     sampling: dict[str, Any] = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed}
     fields: dict[str, Any] = {
         "tenant": tenant,
         "priority": priority,
         "deadline_seconds": deadline,
+        "demotable": demotable,
+        "objective": None if ttft is None else {"ttft_seconds": ttft, "tpot_seconds": tpot},
         "idempotency_key": idempotency_key,
         "sampling": sampling,
         # Nobody is connected whose leaving could mean anything.

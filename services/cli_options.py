@@ -153,6 +153,18 @@ Tpot = Annotated[
         help="… and each further token within this; steps end in time for it.",
     ),
 ]
+JobTtft = Annotated[
+    float | None,
+    typer.Option(
+        parser=_duration,
+        metavar="DURATION",
+        help="The first token should come within this; give --tpot too. Default: as its class.",
+    ),
+]
+JobTpot = Annotated[
+    float | None,
+    typer.Option(parser=_duration, metavar="DURATION", help="… and each further token within this."),
+]
 DrainSeconds = Annotated[
     float,
     typer.Option(

@@ -194,13 +194,20 @@ class EngineThread:
         for spec in specs:
             try:
                 self._engine.add(spec, self._clock())
+            except DeadlineError as error:
+                # Fewer choices than were asked for are no answer in time: all of them end.
+                place = specs.index(spec)
+                for earlier in specs[:place]:
+                    self._engine.cancel(earlier.request_id, FinishReason.DEADLINE)
+                return refused + [self._refused(s, FinishReason.DEADLINE, error) for s in specs[place:]]
             except RequestError as error:  # checked before, yet the engine has the last word
-                self._flow.close(spec.request_id)
-                key = RequestKey(spec.request_id, spec.epoch)
-                reason = FinishReason.DEADLINE if isinstance(error, DeadlineError) else FinishReason.ERROR
-                ended = Output(key, "", (), finish_reason=reason, error_message=str(error))
-                refused.append(ended)
+                refused.append(self._refused(spec, FinishReason.ERROR, error))
         return refused
+
+    def _refused(self, spec: RequestSpec, reason: FinishReason, error: RequestError) -> Output:
+        self._flow.close(spec.request_id)
+        key = RequestKey(spec.request_id, spec.epoch)
+        return Output(key, "", (), finish_reason=reason, error_message=str(error))
 
     def _push(self, outputs: tuple[Output, ...]) -> None:
         self._outbox.append(outputs)

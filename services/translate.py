@@ -9,6 +9,7 @@ What is refused, and how it ends:
   ``job_too_large`` *and* is recorded in the dead-letter stream: its producer may not read streams at all.
 - A job that this model cannot serve (too long, unknown token id, unsupported, template refuses) ends with its
   code as an ordinary error: its producer asked for something, and is answered.
+- A job that cannot end before its deadline by prediction ends with ``deadline`` and the numbers.
 - A request that fails inside the engine ends with ``engine_error``, and is recorded: an operator must see it.
 """
 
@@ -20,7 +21,7 @@ from typing import Final
 
 from headway.engine.errors import ContextLengthError, RequestError
 from headway.engine.interfaces import Tokenizer
-from headway.engine.values import FinishReason, Output, RequestSpec, Sampling, TextLogprobs
+from headway.engine.values import FinishReason, Objective, Output, RequestSpec, Sampling, TextLogprobs
 from headway.queueing.errors import InvalidJobError
 from headway.queueing.events import EndReason, JobError, TokenLogprob, TopLogprob
 from headway.queueing.messages import Job, Priority, SamplingParams, decode_job
@@ -112,6 +113,8 @@ def take_output(answer: Answer, output: Output, tokenizer: Tokenizer) -> JobErro
     reason = EndReason(output.finish_reason.value) if output.finish_reason is not None else None
     logprobs = tuple(_token_logprob(entry, tokenizer) for entry in output.logprobs)
     answer.add(choice, output.text, output.token_ids, logprobs, reason)
+    if output.finish_reason is FinishReason.DEADLINE and output.error_message is not None:
+        return JobError("deadline_unreachable", output.error_message, "deadline_seconds")
     if output.finish_reason is not FinishReason.ERROR:
         return None
     return JobError("engine_error", output.error_message or "the engine could not go on with this request")
@@ -170,7 +173,11 @@ def _spec(  # noqa: PLR0917 - one caller, which has just made all of them
     received_seconds: float,
 ) -> RequestSpec:
     # The server's clock says how old the job was at the claim; ours only measures from there on.
+    arrival = received_seconds - (claim.now_ms - claim.created_ms) / 1000
     deadline = received_seconds + (claim.deadline_ms - claim.now_ms) / 1000 if claim.deadline_ms > 0 else None
+    if job.demotable and job.deadline_seconds is not None:
+        deadline = arrival + job.deadline_seconds  # a wish, which the queue does not know of
+    objective = job.objective
     return RequestSpec(
         request_id=request_id(claim.job_id, choice),
         epoch=claim.epoch,
@@ -181,8 +188,10 @@ def _spec(  # noqa: PLR0917 - one caller, which has just made all of them
         stop_strings=job.sampling.stop,
         tenant=job.tenant,
         priority=BAND[job.priority],
-        arrival_seconds=received_seconds - (claim.now_ms - claim.created_ms) / 1000,
+        arrival_seconds=arrival,
         deadline_seconds=deadline,
+        is_demotable=job.demotable,
+        objective=None if objective is None else Objective(objective.ttft_seconds, objective.tpot_seconds),
     )
 
 

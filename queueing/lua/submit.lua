@@ -131,7 +131,8 @@ local function accept(tag, key, body, job, record_keep_ms)
     -- 48 bits, since a Lua number holds no more than 53 exactly
     'seed', string.format('%.0f', tonumber(redis.sha1hex(key .. now .. tag):sub(1, 12), 16)),
     'entry', enqueue(tag, key, band, tenant, cost_of(job, body)))
-  if job.deadline_seconds then
+  -- What may be demoted is never ended for its deadline: that is the worker's to weigh.
+  if job.deadline_seconds and job.demotable ~= true then
     local deadline = now + math.floor(job.deadline_seconds * 1000)
     redis.call('HSET', j, 'deadline', deadline)
     redis.call('ZADD', name(tag, 'due'), deadline, key)

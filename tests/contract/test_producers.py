@@ -220,6 +220,15 @@ async def test_a_deadline_passes_without_any_worker(bench: Bench) -> None:
     assert (await bench.queue.depth(MODEL)).queued == dict.fromkeys(Priority, 0)
 
 
+async def test_a_deadline_that_is_a_wish_ends_nothing_in_the_queue(bench: Bench) -> None:
+    bench.make(watch_seconds=0.05)
+    job_id = await bench.submit(deadline_seconds=0.05, demotable=True)
+    await bench.elapse(0.06)
+    assert await bench.queue.read(job_id, START, wait_seconds=0.1) == ()
+    claim = await bench.claim_one()
+    assert (claim.job_id, claim.deadline_ms) == (job_id, 0)
+
+
 async def test_the_deadline_is_counted_from_acceptance_by_the_servers_clock(bench: Bench) -> None:
     await bench.submit(deadline_seconds=60)
     claim = await bench.claim_one()

@@ -91,6 +91,27 @@ def test_a_demotable_request_runs_at_best_effort_and_ends_in_full() -> None:
     assert (last.key.request_id, last.detail, last.priority) == ("a", FinishReason.LENGTH.value, 2)
 
 
+@pytest.mark.parametrize("runs", [False, True], ids=["waiting", "running"])
+def test_a_demotable_request_goes_on_when_its_deadline_passes(runs: bool) -> None:
+    clocked = Clocked(FairPolicy(), max_sequences=1)
+    clocked.scheduler.add(spec("before", max_tokens=1 if runs else 20))
+    clocked.scheduler.add(replace(due(clocked, "a", 0.05), is_demotable=True, priority=1))
+    clocked.run()
+    last = clocked.scheduler.timeline.events[-1]
+    assert (last.key.request_id, last.detail, last.priority) == ("a", FinishReason.LENGTH.value, 2)
+    assert clocked.now > 0.2
+
+
+def test_an_answer_that_has_begun_goes_on_to_its_deadline() -> None:
+    clocked = Clocked(Fcfs())
+    clocked.warm_up()
+    resumed = replace(due(clocked, "a", 0.1, prompt=2000), generated_token_ids=(7,))
+    clocked.scheduler.add(resumed, now=clocked.now)
+    clocked.run()
+    last = clocked.scheduler.timeline.events[-1]
+    assert (last.key.request_id, last.detail) == ("a", FinishReason.DEADLINE.value)
+
+
 @pytest.mark.parametrize("policy", [Fcfs, FairPolicy])
 def test_what_waits_ahead_counts(policy: type[Fcfs | FairPolicy]) -> None:
     clocked = Clocked(policy(), max_sequences=1)

@@ -10,7 +10,7 @@ from tests.gateway.conftest import Rig
 from tests.gateway.scripted_worker import Script
 from tests.gateway.sse_reader import chat_text, parse
 
-from headway.queueing.messages import Priority
+from headway.queueing.messages import Objective, Priority
 
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 URL = "/v1/chat/completions"
@@ -133,6 +133,8 @@ async def test_every_option_reaches_the_job(http: httpx.AsyncClient, rig: Rig) -
         "tenant": "acme",
         "priority": "batch",
         "deadline_seconds": 60,
+        "demotable": True,
+        "objective": {"ttft_seconds": 2, "tpot_seconds": 0.25},
         "on_disconnect": "detach",
         "tools": [],
         "response_format": {"type": "text"},
@@ -158,6 +160,7 @@ async def test_every_option_reaches_the_job(http: httpx.AsyncClient, rig: Rig) -
     assert sampling["logit_bias"] == {50: -100, 51: 2.5}
     assert (job.tenant, job.priority, job.deadline_seconds) == ("acme", Priority.BATCH, 60)
     assert (job.on_disconnect, job.metadata, job.traceparent) == ("detach", {"k": "v"}, traceparent)
+    assert (job.demotable, job.objective) == (True, Objective(ttft_seconds=2, tpot_seconds=0.25))
 
 
 async def test_defaults_are_interactive_and_cancel(http: httpx.AsyncClient, rig: Rig) -> None:

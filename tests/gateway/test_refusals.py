@@ -76,6 +76,15 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
         ({"tenant": "a b"}, "tenant", "invalid_value"),
         ({"priority": "urgent"}, "priority", "invalid_value"),
         ({"deadline_seconds": -1}, "deadline_seconds", "invalid_value"),
+        ({"demotable": True}, None, "invalid_value"),
+        ({"demotable": "yes", "deadline_seconds": 1}, "demotable", "invalid_type"),
+        ({"objective": 2}, "objective", "invalid_type"),
+        ({"objective": {"ttft_seconds": 2}}, "objective.tpot_seconds", "missing_required_parameter"),
+        (
+            {"objective": {"ttft_seconds": 2, "tpot_seconds": 0}},
+            "objective.tpot_seconds",
+            "invalid_value",
+        ),
         ({"metadata": {"k": 1}}, "metadata.k", "invalid_type"),
         ({"min_tokens": 5, "max_tokens": 2}, None, "invalid_value"),
     ],
@@ -275,6 +284,11 @@ def failing(error: JobError) -> Script:
         (failing(JobError("job_too_large", "too large")), 413, "job_too_large"),
         (failing(JobError("too_many_attempts", "it crashed")), 500, "too_many_attempts"),
         (Script(pieces=(), reason=EndReason.DEADLINE), 504, "deadline_exceeded"),
+        (
+            Script(pieces=(), reason=EndReason.DEADLINE, error=JobError("deadline_unreachable", "too slow")),
+            504,
+            "deadline_unreachable",
+        ),
         (Script(pieces=(), reason=EndReason.CANCELLED), 409, "cancelled"),
     ],
 )

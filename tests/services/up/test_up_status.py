@@ -156,6 +156,17 @@ def test_tail_json_prints_one_event_a_line_up_to_the_end(up: HeadwayUp, command:
     assert sum(len(event["token_ids"]) for event in events[:-1]) == 5
 
 
+def test_submit_passes_on_what_a_late_job_wants_and_refuses_half(up: HeadwayUp, command: Command) -> None:
+    here = {"HEADWAY_STATE_DIR": str(up.state_dir)}
+    wish = ("submit", "drill", "--max-tokens", "3", "--deadline", "30s", "--demotable")
+    job_id = command(*wish, "--ttft", "2s", "--tpot", "100ms", **here).stdout.strip()
+    assert command("tail", job_id, **here).returncode == 0
+    for options, told in (("--demotable", "--deadline"), ("--ttft 1s", "--tpot")):
+        refused = command("submit", "drill", *options.split(), **here)
+        assert refused.returncode == 2
+        assert told in refused.stderr
+
+
 def test_the_prompt_may_come_from_standard_input(up: HeadwayUp, command: Command) -> None:
     here = {"HEADWAY_STATE_DIR": str(up.state_dir)}
     typed = command("submit", "drill", "--raw", "--max-tokens", "9", "--seed", "1", **here).stdout.strip()

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from headway.engine.scripted import ByteTokenizer
-from headway.engine.values import FinishReason, Output, RequestKey, RequestSpec, TextLogprobs
+from headway.engine.values import FinishReason, Objective, Output, RequestKey, RequestSpec, TextLogprobs
 from headway.queueing.events import Cursor, EndReason, TokenEvent
 from headway.queueing.protocol import Claim
 from headway.services.answer import Answer
@@ -57,6 +57,15 @@ def test_the_servers_clock_is_mapped_to_the_engines() -> None:
     assert spec.arrival_seconds == 97.5, "accepted 2.5 s before the claim"
     assert spec.deadline_seconds == 102.5, "2.5 s are left"
     assert prepared({"prompt": "hi"}).specs[0].deadline_seconds is None
+
+
+def test_a_wish_for_a_deadline_and_an_objective_reach_the_engine() -> None:
+    wish = {"prompt": "hi", "deadline_seconds": 60, "demotable": True}
+    (spec,) = prepared(wish | {"objective": {"ttft_seconds": 2, "tpot_seconds": 0.5}}).specs
+    assert (spec.deadline_seconds, spec.is_demotable) == (157.5, True), "60 s from acceptance"
+    assert spec.objective == Objective(2.0, 0.5)
+    (plain,) = prepared({"prompt": "hi"}).specs
+    assert (plain.is_demotable, plain.objective) == (False, None)
 
 
 def test_each_choice_draws_with_its_own_seed_the_same_on_every_worker() -> None:
@@ -135,7 +144,8 @@ def test_every_finish_reason_has_its_end_reason() -> None:
         output = Output(RequestKey("j#0", 1), "", (), finish_reason=reason, error_message="why")
         error = take_output(answer, output, MODEL.tokenizer)
         assert answer.finish_reason(0) == EndReason(reason.value)
-        assert (error is not None) == (reason is FinishReason.ERROR)
+        # A deadline comes with words where it was found out of reach, not where it passed.
+        assert (error is not None) == (reason in (FinishReason.ERROR, FinishReason.DEADLINE))
 
 
 def test_logprobs_name_special_tokens_and_show_raw_bytes() -> None:
