@@ -1,86 +1,23 @@
 """What users of other engines ran into, as named tests: the cases that concern scheduling.
 
-The numbers are those of the list of field cases (41 in all); cases of memory are in ``test_blocks.py``,
-``test_prefix_cache.py``, ``test_preemption.py`` and ``tests/simulation``.
+The numbers are those of ``field_cases.md``, where every case has its line.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import replace
+import random
 
 import pytest
+from tests.engine.bench import Bench, in_step
 
 from headway.engine.blocks import BlockLedger
 from headway.engine.errors import EngineFullError, RequestError
 from headway.engine.fair import FairPolicy
 from headway.engine.limits import StepLimits
-from headway.engine.policy import Policy, Priority
-from headway.engine.prefix_cache import PrefixCache
+from headway.engine.policy import Priority
 from headway.engine.scheduler import Scheduler
 from headway.engine.timeline import Happening
-from headway.engine.values import (
-    Emission,
-    FinishReason,
-    RequestKey,
-    RequestSpec,
-    Sampled,
-    Sampling,
-    StepPlan,
-    StepResult,
-)
-
-
-class Bench:
-    """A scheduler stepped by hand; every answer is the token 7."""
-
-    def __init__(
-        self, policy: Policy | None = None, *, sequences: int = 2, blocks: int = 256, is_cached: bool = False
-    ) -> None:
-        self.ledger = ledger = BlockLedger(blocks, 4, PrefixCache(4, is_enabled=is_cached))
-        limits = StepLimits(max_step_tokens=64, max_sequences=sequences, min_chunk_tokens=8)
-        self.scheduler = Scheduler(ledger, limits, policy or FairPolicy(), frozenset())
-        self.now = 0.0
-        self.tokens: Counter[str] = Counter()
-        self.ends: dict[str, FinishReason] = {}
-
-    def add(self, name: str, prompt: int = 4, max_tokens: int = 8, **fields: object) -> None:
-        spec = RequestSpec(name, 0, (1,) * prompt, Sampling(), max_tokens, arrival_seconds=self.now)
-        self.scheduler.add(replace(spec, **fields))  # type: ignore[arg-type]  # any field of the spec
-
-    def step(self) -> StepPlan:
-        plan = self.scheduler.plan(self.now)
-        assert plan is not None
-        self.now += 0.010
-        sampled = tuple(Sampled(chunk.key, 7) for chunk in plan.chunks if chunk.samples)
-        for emission in self.scheduler.apply(plan, StepResult(plan.step, sampled, 0.010), self.now):
-            self.read(emission)
-        self.scheduler.check()
-        return plan
-
-    def read(self, emission: Emission) -> None:
-        name = emission.key.request_id
-        assert name not in self.ends
-        if emission.token_id is not None:
-            assert emission.index == self.tokens[name]
-            self.tokens[name] += 1
-        if emission.finish_reason is not None:
-            self.ends[name] = emission.finish_reason
-
-    def run(self, most_steps: int = 1000) -> None:
-        while self.scheduler.has_work and most_steps:
-            self.step()
-            most_steps -= 1
-        assert not self.scheduler.has_work
-
-    def happened(self, happening: Happening) -> list[str]:
-        return [
-            event.key.request_id for event in self.scheduler.timeline.events if event.happening is happening
-        ]
-
-
-def in_step(plan: StepPlan) -> set[str]:
-    return {chunk.key.request_id for chunk in plan.chunks}
+from headway.engine.values import FinishReason, RequestKey, RequestSpec, Sampled, Sampling, StepResult
 
 
 @pytest.mark.parametrize("policy", [Priority, FairPolicy])
@@ -115,6 +52,19 @@ def test_case_2_a_class_shows_in_the_time_to_the_first_token() -> None:
     assert set(order[:6]) == {f"r{place}" for place in range(0, 12, 2)}
 
 
+def test_case_2_a_class_shows_in_the_share_of_a_saturated_machine() -> None:
+    bench = Bench()
+    for place in range(40):
+        bench.add(f"{'night' if place % 2 else 'chat'}{place}", max_tokens=10, priority=2 * (place % 2))
+    for _ in range(60):
+        bench.step()
+    by_class = {
+        kind: sum(count for name, count in bench.tokens.items() if kind in name) for kind in ("chat", "night")
+    }
+    assert by_class["chat"] > 100
+    assert by_class["night"] == 0
+
+
 def test_case_3_who_gave_way_comes_back_before_newcomers_and_at_most_three_times() -> None:
     bench = Bench(sequences=1)
     bench.add("victim", prompt=8, max_tokens=40, priority=2)
@@ -129,6 +79,37 @@ def test_case_3_who_gave_way_comes_back_before_newcomers_and_at_most_three_times
     events = [(e.key.request_id, e.happening) for e in bench.scheduler.timeline.events]
     first = events.index(("victim", Happening.RESUMED))
     assert not any(("newcomer" in name and what is Happening.STARTED) for name, what in events[:first])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_case_4_a_stream_of_better_jobs_starves_nobody_and_the_lines_stay_in_order(seed: int) -> None:
+    rng = random.Random(seed)
+    policy = FairPolicy(age_limit_seconds=0.5, quantum_tokens=0.0)
+    bench = Bench(policy, sequences=2)
+    for step in range(800):
+        while policy.waiting < 6:
+            bench.add(f"chat{len(bench.scheduler.timeline.events)}", tenant=rng.choice("abc"), priority=0)
+        if step % 40 == 0:
+            bench.add(f"night{step}", tenant=f"t{step}", priority=rng.randint(1, 2))
+        bench.scheduler.set_weight(rng.choice("abc"), rng.choice((0.5, 1.0, 4.0)))
+        bench.step()
+        check_order(policy, bench.now)
+    waits = bench.waits("night")
+    assert len(waits) > 15
+    # A start of theirs comes at every second start at least; a service takes 8 or 9 steps of 10 ms.
+    assert 0.5 <= max(waits) <= 0.5 + 2 * 0.09 + 0.01
+
+
+def check_order(policy: FairPolicy, now: float) -> None:
+    """Best class first, in it the least served tenant, in that the least slack; everybody once."""
+    line = list(policy.candidates(now, lambda _: 0))
+    assert sorted(request.serial for request in line) == sorted(request.serial for request in policy)
+    # An aged request may go ahead of all.
+    classes = [(r.spec.priority, policy.times(r.spec.priority)[r.spec.tenant].position) for r in line[1:]]
+    assert classes == sorted(classes)
+    for tenant in {(request.spec.tenant, request.spec.priority) for request in line}:
+        ranks = [r.rank for r in line if (r.spec.tenant, r.spec.priority) == tenant]
+        assert ranks == sorted(ranks)
 
 
 def test_case_5_a_cold_request_is_displaced_by_hot_prefixes_only_so_often() -> None:
@@ -165,6 +146,17 @@ def test_case_9_a_timeout_is_the_end() -> None:
     bench.add("b", max_tokens=20)
     bench.run()
     assert bench.ends == {"a": FinishReason.DEADLINE, "b": FinishReason.LENGTH}
+
+
+def test_case_9_who_times_out_while_it_waits_to_come_back_never_does() -> None:
+    bench = Bench(sequences=1)
+    bench.add("victim", max_tokens=40, priority=2, deadline_seconds=0.05)
+    bench.step()
+    bench.add("urgent", priority=0, max_tokens=20)
+    bench.run()
+    assert bench.ends == {"victim": FinishReason.DEADLINE, "urgent": FinishReason.LENGTH}
+    assert bench.happened(Happening.RECOMPUTED) == ["victim"]
+    assert bench.happened(Happening.RESUMED) == []
 
 
 def test_case_10_two_live_requests_with_one_id_are_refused() -> None:
