@@ -245,12 +245,13 @@ class BlockLedger:
         """Steps up to ``step`` and swaps up to ``copied_step`` (None: ``step``) touch nothing any more."""
         self._finished_step = max(self._finished_step, step)
         self._copied_step = max(self._copied_step, step if copied_step is None else copied_step)
-        for hold in [hold for hold in self._holds if hold.step <= self._copied_step]:
-            self._holds.remove(hold)
-            self._close_hold(hold)
+        # What left its tables earlier lands first: a hold may release the ancestor of a block in limbo.
         for block in [b for b in self._limbo if self._fences[b] <= self._finished_step]:
             del self._limbo[block]
             self._land(block)
+        for hold in [hold for hold in self._holds if hold.step <= self._copied_step]:
+            self._holds.remove(hold)
+            self._close_hold(hold)
 
     def incarnations(self, table: BlockTable) -> tuple[tuple[int, int], ...]:
         """The published blocks of a table, each with its generation, to be found again by ``survivors``."""

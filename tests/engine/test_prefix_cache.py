@@ -115,6 +115,19 @@ def test_evicting_starts_at_the_end_of_a_chain() -> None:
         assert hits(ledger, PROMPT) == left
 
 
+def test_a_swap_that_held_the_head_of_a_chain_lets_it_go_after_the_tail() -> None:
+    ledger = make_ledger()
+    table, chain = computed(ledger, PROMPT[:4])
+    ledger.extend(table, 4, step=2)
+    swapped = ledger.open_table(0, ledger.cache.match(chain, 3))
+    ledger.hold_closed(swapped, 2)
+    ledger.close_table(table)
+    ledger.check([])
+    ledger.complete(2)
+    assert ledger.cached_blocks == 2
+    ledger.check([])
+
+
 def test_equal_blocks_after_different_ones_are_different() -> None:
     ledger = make_ledger()
     computed(ledger, [1, 2, 7, 8])

@@ -265,6 +265,7 @@ class MemoryWorld:
 
     def send(self, chunks: list[Chunk]) -> None:
         self.step += 1
+        self.seen.update(steps=1, chunks=len(chunks))
         plan = StepPlan(
             self.step,
             tuple(chunks),
@@ -376,16 +377,17 @@ class MemoryWorld:
         assert ledger.free_blocks == ledger.block_count
 
 
+# Giving way often enough that a full pool does not stand still.
 WEIGHTS: Final[dict[Callable[[MemoryWorld], None], float]] = {
     MemoryWorld.add: 4,
     MemoryWorld.start: 6,
     MemoryWorld.plan: 12,
     MemoryWorld.deliver: 3,
     MemoryWorld.fork: 1,
-    MemoryWorld.recompute: 1,
-    MemoryWorld.swap_out: 2,
+    MemoryWorld.recompute: 4,
+    MemoryWorld.swap_out: 3,
     MemoryWorld.swap_in: 4,
-    MemoryWorld.cancel: 1,
+    MemoryWorld.cancel: 2,
     MemoryWorld.weigh: 0.3,
     MemoryWorld.reset: 0.1,
 }

@@ -20,7 +20,8 @@ from headway.engine.preemption import PreemptionCosts, PreemptionLimits
 from headway.engine.prefix_cache import PrefixCache
 from headway.engine.scheduler import Scheduler
 from headway.engine.scripted import ScriptedRunner, StepCost
-from headway.engine.values import Emission, FinishReason, RequestSpec, Sampling, StepResult
+from headway.engine.timeline import Happening
+from headway.engine.values import Emission, FinishReason, RequestSpec, Sampling, StepPlan, StepResult
 
 CHEAP_SWAPS = PreemptionCosts(1.0, 1e9, 1e9)
 NO_SWAPS = PreemptionCosts(1.0, 1e-9, 1e-9)
@@ -62,6 +63,7 @@ class PreemptionWorld:
             cost=StepCost(per_step=0.01, per_new_token=0.001, per_context_token=0.0001),
         )
         sequences = rng.randint(1, 6)
+        self.max_preemptions = max_preemptions
         self.limits = StepLimits(
             max_step_tokens=sequences + rng.randint(0, 8),
             max_sequences=sequences,
@@ -122,6 +124,7 @@ class PreemptionWorld:
             priority=self.rng.randint(0, 2),
             arrival_seconds=self.now,
             deadline_seconds=self.now + self.rng.uniform(0.1, 2.0) if self.rng.random() < 0.1 else None,
+            is_demotable=self.rng.random() < 0.3,
         )
         answer = self.runner.reference(spec.prompt_token_ids, spec.sampling, spec.max_tokens)
         self.told[spec.request_id] = Told(spec, answer)
@@ -147,34 +150,39 @@ class PreemptionWorld:
         if self.live:
             self.scheduler.set_priority(self.rng.choice(self.live).spec.request_id, self.rng.randint(0, 2))
         sequences = self.rng.randint(1, 6)
-        self.scheduler.set_limits(
-            replace(self.limits, max_sequences=sequences, max_step_tokens=sequences + self.rng.randint(0, 8))
-        )
+        tokens = sequences + self.rng.randint(0, 8)
+        self.limits = replace(self.limits, max_sequences=sequences, max_step_tokens=tokens)
+        self.scheduler.set_limits(self.limits)
 
     def lose(self) -> None:
         """A plan is thrown away, or its result is lost, or comes late, or after somebody's cancel."""
-        plan = self.scheduler.plan(self.now)
+        plan = self.plan()
         if plan is None or not plan.chunks:
             return
-        fate = self.rng.choice(("unexecuted", "lost", "late", "overtaken", "overtaken", "cancelled"))
+        fates = ("unexecuted", "lost", "late", "too late", "overtaken", "overtaken", "cancelled")
+        fate = self.rng.choice(fates)
         self.seen[fate] += 1
         if fate == "unexecuted":
             return
         result = self.runner.execute(plan)
+        self.seen["steps"] += 1
         if fate == "lost":
             return
-        if fate == "late":
-            # The next plan is made, and executed, before this result is known.
-            after = self.scheduler.plan(self.now)
-            if after is None:
-                return
-            later = self.runner.execute(after)
-            self.take(self.scheduler.apply(plan, result, self.now))
-            self.take(self.scheduler.apply(after, later, self.now))
+        if fate.endswith("late"):
+            # The next plans are made, and executed, before this result is known.
+            flying = [(plan, result)]
+            for _ in range(1 + (fate == "too late")):
+                after = self.plan()
+                if after is not None and after.needs_runner:
+                    flying.append((after, self.runner.execute(after)))
+            if self.rng.random() < 0.3:
+                flying.reverse()
+            for flight in flying:
+                self.take(self.scheduler.apply(*flight, self.now))
             return
         if fate == "overtaken":
             # The next plan is made before this result is known, and thrown away.
-            self.scheduler.plan(self.now)
+            self.plan()
         else:
             self.cancel()
         self.take(self.scheduler.apply(plan, result, self.now))
@@ -185,7 +193,7 @@ class PreemptionWorld:
 
     def step(self) -> bool:
         """One step of the loop; whether there was one."""
-        plan = self.scheduler.plan(self.now)
+        plan = self.plan()
         if plan is None:
             self.now += 0.05
             return False
@@ -197,15 +205,40 @@ class PreemptionWorld:
             emissions = self.scheduler.apply(plan, StepResult(plan.step, (), 0.0), self.now)
         else:
             result = self.runner.execute(plan)
+            self.seen["steps"] += 1
             self.now += result.elapsed_seconds
             emissions = self.scheduler.apply(plan, result, self.now)
         self.take(emissions)
         return True
 
+    def plan(self) -> StepPlan | None:
+        """[S1, S4, S7, S13, B4] The next plan, within all limits."""
+        plan = self.scheduler.plan(self.now)
+        if plan is None:
+            return None
+        keys = [chunk.key for chunk in plan.chunks]
+        assert len(keys) == len(set(keys)) <= self.limits.max_sequences
+        assert plan.new_tokens <= self.limits.max_step_tokens
+        slots = [
+            (chunk.block_table[position // self.ledger.block_size], position % self.ledger.block_size)
+            for chunk in plan.chunks
+            for position in range(chunk.start, chunk.start + len(chunk.token_ids))
+        ]
+        assert len(slots) == len(set(slots))
+        for key in keys:
+            spec = self.told[key.request_id].spec
+            assert spec.deadline_seconds is None or spec.is_demotable or self.now < spec.deadline_seconds
+        happened = [e for e in self.scheduler.timeline.events if e.step == plan.step]
+        starts = [e.priority for e in happened if e.happening in (Happening.STARTED, Happening.RESUMED)]
+        victims = [e.priority for e in happened if e.happening in (Happening.SWAPPED, Happening.RECOMPUTED)]
+        assert not victims or not starts or (starts[0] < min(victims) and len(starts) == 1)
+        return plan
+
     def hear(self, emission: Emission) -> None:
-        """[O1, O2, S15] Each token once, in order, the right one; one end, after the last."""
+        """[O1, O2, O3, S15] Each token once, in order, the right one; one end, after the last."""
         told = self.told[emission.key.request_id]
         assert told.end is None
+        assert emission.token_id is None or not told.is_cancelled
         if emission.token_id is not None:
             assert emission.index == len(told.tokens)
             told.tokens.append(emission.token_id)
@@ -215,7 +248,7 @@ class PreemptionWorld:
             assert tuple(told.tokens) == told.answer
 
     def finish(self) -> None:
-        """[S5, B1, B9] Everybody ends in bounded time, and everything comes back."""
+        """[S5, S6, B1, B9] Everybody ends in bounded time, nobody gave way too often, everything is back."""
         self.unhold()
         idle = 0
         for _ in range(400 * (1 + len(self.live))):
@@ -231,6 +264,9 @@ class PreemptionWorld:
         ledger = self.ledger
         assert (ledger.used_blocks, ledger.swapping_blocks, ledger.limbo_blocks) == (0, 0, 0)
         assert self.pool.free_slots == self.pool.slot_count
+        moved = (Happening.SWAPPED, Happening.RECOMPUTED)
+        gave_way = Counter(e.key for e in self.scheduler.timeline.events if e.happening in moved)
+        assert max(gave_way.values(), default=0) <= self.max_preemptions
         self.seen.update(
             preemptions=sum(self.memory.preemptions.values()), evictions=self.ledger.cache.evicted_blocks
         )

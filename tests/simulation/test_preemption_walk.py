@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 
@@ -41,10 +42,12 @@ def test_any_short_walk_ends_with_the_right_answers(rng: random.Random, operatio
     walk(rng, operations, rng.choice((CHEAP_SWAPS, NO_SWAPS)))
 
 
-def walk_seeds(seeds: range, operations: int, costs: PreemptionCosts) -> Counter[str]:
+def walk_on(first_seed: int, operations: int, costs: PreemptionCosts, steps: int) -> Counter[str]:
+    """Walk after walk until that many steps were executed."""
     seen: Counter[str] = Counter()
-    for seed in seeds:
-        seen += walk(random.Random(seed), operations, costs)
+    seeds = itertools.count(first_seed)
+    while seen["steps"] < steps:
+        seen += walk(random.Random(next(seeds)), operations, costs)
     return seen
 
 
@@ -52,7 +55,7 @@ def walk_seeds(seeds: range, operations: int, costs: PreemptionCosts) -> Counter
     ("costs", "swaps"), [(CHEAP_SWAPS, True), (NO_SWAPS, False)], ids=["swap", "recompute"]
 )
 def test_long_walks_end_with_the_right_answers(costs: PreemptionCosts, swaps: bool) -> None:
-    seen = walk_seeds(range(60), 100, costs)
+    seen = walk_on(0, operations=100, costs=costs, steps=10_000)
     # A walk that never meets the corner proves nothing about it.
     assert seen["preemptions"] > 50
     assert seen["hits"] > 100
@@ -62,5 +65,5 @@ def test_long_walks_end_with_the_right_answers(costs: PreemptionCosts, swaps: bo
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("costs", [CHEAP_SWAPS, NO_SWAPS], ids=["swap", "recompute"])
-def test_half_a_million_operations_end_with_the_right_answers(costs: PreemptionCosts) -> None:
-    walk_seeds(range(1000, 2000), 500, costs)
+def test_a_million_steps_end_with_the_right_answers(costs: PreemptionCosts) -> None:
+    walk_on(1000, operations=500, costs=costs, steps=1_000_000)
