@@ -175,7 +175,7 @@ class BlockLedger:
                 )
             table.reserved_blocks -= promised
             self._reserved_blocks -= promised
-            table.blocks = (*table.blocks, *[self._take() for _ in range(missing)])
+            table.blocks += self._take(missing)
         if step > table.last_step:  # noqa: PLR1730 -- once per request and step: max() costs three times as much
             table.last_step = step
         return table.blocks
@@ -200,9 +200,7 @@ class BlockLedger:
     def close_table(self, table: BlockTable) -> None:
         """Give back all blocks and the rest of the reservation; raises InvariantError the second time."""
         self._forget_table(table)
-        # Last block first: the tail of a chain has to go before its head.
-        for block in reversed(table.blocks):
-            self._release(block, table.last_step)
+        self._release(table.blocks, table.last_step)
         table.blocks = ()
 
     def publish(self, table: BlockTable, chain: HashChain, computed_tokens: int) -> None:
@@ -211,12 +209,9 @@ class BlockLedger:
         Stops at a block whose content another block already stands for: it stays private, and so does what
         follows it, so that whoever holds a published block holds its ancestors.
         """
-        if table.resets != self.cache.resets:
-            return
-        for index in range(table.published_blocks, computed_tokens // self.block_size):
-            if not self.cache.publish(chain, index, table.blocks[index]):
-                return
-            table.published_blocks = index + 1
+        if table.resets == self.cache.resets:
+            full = computed_tokens // self.block_size
+            table.published_blocks = self.cache.publish(chain, table.blocks, table.published_blocks, full)
 
     # -- Swaps and fences ------------------------------------------------------------------------------------
 
@@ -246,9 +241,10 @@ class BlockLedger:
         self._finished_step = max(self._finished_step, step)
         self._copied_step = max(self._copied_step, step if copied_step is None else copied_step)
         # What left its tables earlier lands first: a hold may release the ancestor of a block in limbo.
-        for block in [b for b in self._limbo if self._fences[b] <= self._finished_step]:
+        landed = [block for block in self._limbo if self._fences[block] <= self._finished_step]
+        for block in landed:
             del self._limbo[block]
-            self._land(block)
+        self._free += self.cache.retire(landed)
         for hold in [hold for hold in self._holds if hold.step <= self._copied_step]:
             self._holds.remove(hold)
             self._close_hold(hold)
@@ -282,11 +278,12 @@ class BlockLedger:
         self._swapping_blocks -= self._pins[block] == self._references[block] > 0
         self._references[block] += 1
 
-    def _take(self) -> int:
-        block = self._free.pop() if self._free else self.cache.evict()
-        self._references[block] = 1
-        self._generations[block] += 1
-        return block
+    def _take(self, count: int) -> tuple[int, ...]:
+        taken = tuple([self._free.pop() if self._free else self.cache.evict() for _ in range(count)])
+        for block in taken:
+            self._references[block] = 1
+            self._generations[block] += 1
+        return taken
 
     def _forget_table(self, table: BlockTable) -> None:
         if table not in self._tables:
@@ -296,25 +293,24 @@ class BlockLedger:
         table.reserved_blocks = 0
 
     def _close_hold(self, hold: CopyHold) -> None:
-        for block in reversed(hold.blocks):
+        for block in hold.blocks:
             self._swapping_blocks -= self._pins[block] == self._references[block]
             self._pins[block] -= 1
-            self._release(block, hold.last_step)
+        self._release(hold.blocks, hold.last_step)
 
-    def _release(self, block: int, fence: int) -> None:
-        self._references[block] -= 1
-        self._fences[block] = max(self._fences[block], fence)
-        if self._references[block] == 0:
-            if self._fences[block] > self._finished_step:
+    def _release(self, blocks: tuple[int, ...], fence: int) -> None:
+        """One reference less to each, last block first: the tail of a chain has to go before its head."""
+        landed: list[int] = []
+        for block in reversed(blocks):
+            self._references[block] -= 1
+            self._fences[block] = max(self._fences[block], fence)
+            if self._references[block]:
+                self._swapping_blocks += self._pins[block] == self._references[block]
+            elif self._fences[block] > self._finished_step:
                 self._limbo[block] = None
             else:
-                self._land(block)
-        else:
-            self._swapping_blocks += self._pins[block] == self._references[block]
-
-    def _land(self, block: int) -> None:
-        if not self.cache.retire(block):
-            self._free.append(block)
+                landed.append(block)
+        self._free += self.cache.retire(landed)
 
     # -- The recount -----------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from headway.engine.errors import InvariantError
 
@@ -90,16 +90,8 @@ class PrefixCache:
         if chain.reset != self.resets:
             chain.digests.clear()
             chain.shared_blocks, chain.matched_blocks, chain.reset = 0, 0, self.resets
-        size = self._block_size
-        while len(chain.digests) <= index:
-            place = len(chain.digests)
-            parent = chain.digests[-1] if place else b""
-            words = array("Q", chain.tokens[place * size : (place + 1) * size])
-            if len(words) != size:
-                raise InvariantError(f"block {place} is not full: it has no digest")
-            chain.shared_blocks += place == chain.shared_blocks and self._is_shared(chain.tokens, place)
-            scope = self._scope(chain.owner(place), chain.adapter)
-            chain.digests.append(hashlib.sha256(parent + scope + words.tobytes()).digest())
+        if index >= len(chain.digests):
+            self._lengthen(chain, index + 1)
         return chain.digests[index]
 
     def match(self, chain: HashChain, known_tokens: int) -> tuple[int, ...]:
@@ -117,19 +109,22 @@ class PrefixCache:
         chain.matched_blocks = count
         return tuple([self._blocks[digest] for digest in chain.digests[:count]])
 
-    def publish(self, chain: HashChain, index: int, block: int) -> bool:
-        """Let ``block`` stand for the chain's block ``index``; whether it does (another may already)."""
-        if not self._is_enabled:
-            return False
-        digest = self.digest(chain, index)
-        if digest in self._blocks:
-            return self._blocks[digest] == block
-        if block in self._published:
-            raise InvariantError(f"block {block} is published twice")
-        self._blocks[digest] = block
-        parent = chain.digests[index - 1] if index else None
-        self._published[block] = (digest, chain.owner(index), parent)
-        return True
+    def publish(self, chain: HashChain, blocks: Sequence[int], first: int, end: int) -> int:
+        """Let ``blocks[first:end]`` stand for the chain's there; returns where another block already does."""
+        if not self._is_enabled or first >= end:
+            return first
+        self.digest(chain, end - 1)
+        for index in range(first, end):
+            digest, block = chain.digests[index], blocks[index]
+            if self._blocks.get(digest, block) != block:
+                return index
+            if digest not in self._blocks:
+                if block in self._published:
+                    raise InvariantError(f"block {block} is published twice")
+                self._blocks[digest] = block
+                parent = chain.digests[index - 1] if index else None
+                self._published[block] = (digest, chain.owner(index), parent)
+        return end
 
     def is_published(self, block: int) -> bool:
         """Whether a hit may find the block: then nobody writes it."""
@@ -178,15 +173,23 @@ class PrefixCache:
         self._weights[tenant] = weight
         self._reckon(tenant)
 
-    def retire(self, block: int) -> bool:
-        """The block left its last table: keep it, evictable, if it is published; whether it was."""
-        entry = self._published.get(block)
-        if entry is None:
-            return False
-        self._evictable.setdefault(entry[1], OrderedDict())[block] = None
-        self._evictable_blocks += 1
-        self._reckon(entry[1])
-        return True
+    def retire(self, blocks: Iterable[int]) -> list[int]:
+        """The blocks left their last tables: those that are published stay, evictable; returns the others."""
+        others: list[int] = []
+        owners: set[str | None] = set()
+        for block in blocks:
+            if block not in self._published:
+                others.append(block)
+                continue
+            owner = self._published[block][1]
+            if owner not in owners:
+                owners.add(owner)
+                self._evictable.setdefault(owner, OrderedDict())
+            self._evictable[owner][block] = None
+            self._evictable_blocks += 1
+        for owner in owners:
+            self._reckon(owner)
+        return others
 
     def revive(self, block: int) -> None:
         """An evictable block is in a table again."""
@@ -219,6 +222,22 @@ class PrefixCache:
         return freed
 
     # -- Parts -----------------------------------------------------------------------------------------------
+
+    def _lengthen(self, chain: HashChain, count: int) -> None:
+        """Compute the chain's digests up to ``count`` of them."""
+        first, size = len(chain.digests), self._block_size
+        words = array("Q", chain.tokens[first * size : count * size])
+        if len(words) != (count - first) * size:
+            raise InvariantError(f"block {count - 1} is not full: it has no digest")
+        content, width = words.tobytes(), size * words.itemsize
+        digest = chain.digests[-1] if first else b""
+        for place in range(first, count):
+            if place == chain.shared_blocks and self._is_shared(chain.tokens, place):
+                chain.shared_blocks += 1
+            scope = self._scope(chain.owner(place), chain.adapter)
+            start = (place - first) * width
+            digest = hashlib.sha256(digest + scope + content[start : start + width]).digest()
+            chain.digests.append(digest)
 
     def _is_shared(self, tokens: list[int], place: int) -> bool:
         """Whether the block ends inside a shared prefix; says nothing of what comes after the block."""

@@ -44,8 +44,8 @@ def _victims(name: str, right: str, wrong: str, test: str = PREEMPTION) -> Mutan
 MUTANTS = (
     _blocks(
         "a released block keeps its reference",
-        "        self._references[block] -= 1\n        self._fences",
-        "        self._fences",
+        "            self._references[block] -= 1\n            self._fences",
+        "            self._fences",
     ),
     _blocks(
         "a later fence is overwritten by an earlier one",
@@ -60,8 +60,8 @@ MUTANTS = (
     ),
     _blocks(
         "a fence is passed one step early",
-        "for block in [b for b in self._limbo if self._fences[b] <= self._finished_step]:",
-        "for block in [b for b in self._limbo if self._fences[b] <= self._finished_step + 1]:",
+        "for block in self._limbo if self._fences[block] <= self._finished_step]",
+        "for block in self._limbo if self._fences[block] <= self._finished_step + 1]",
     ),
     _blocks(
         "a step does not fence the blocks it touches",
@@ -101,8 +101,8 @@ MUTANTS = (
     ),
     _blocks(
         "a table is released first block first",
-        "        for block in reversed(table.blocks):\n            self._release(block, table.last_step)",
-        "        for block in table.blocks:\n            self._release(block, table.last_step)",
+        "for block in reversed(blocks):",
+        "for block in blocks:",
     ),
     _blocks(
         "a hit leaves the block in limbo",
@@ -116,18 +116,19 @@ MUTANTS = (
     ),
     _blocks(
         "a half-computed block is published",
-        "for index in range(table.published_blocks, computed_tokens // self.block_size):",
-        "for index in range(table.published_blocks, len(table.blocks)):",
+        "full = computed_tokens // self.block_size",
+        "full = len(table.blocks)",
     ),
-    _blocks(
+    _cache(
         "what follows a duplicate is published",
-        "                return\n            table.published_blocks = index + 1",
-        "                continue\n            table.published_blocks = index + 1",
+        "                return index\n",
+        "                continue\n",
+        MEMORY_WALK,
     ),
     _blocks(
         "KV of old weights is published",
-        "if table.resets != self.cache.resets:",
-        "if table.resets > self.cache.resets:",
+        "if table.resets == self.cache.resets:",
+        "if table.resets <= self.cache.resets:",
     ),
     _blocks(
         "a fork writes into its parent's partial block",
@@ -156,8 +157,8 @@ MUTANTS = (
     _cache("weights share blocks", "adapter, self._weights_version))", "adapter))"),
     _cache(
         "a digest forgets what came before",
-        "hashlib.sha256(parent + scope + words",
-        "hashlib.sha256(scope + words",
+        "hashlib.sha256(digest + scope + content",
+        "hashlib.sha256(scope + content",
     ),
     _cache(
         "an evicted block is still found",
