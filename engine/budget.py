@@ -31,14 +31,15 @@ class StepBudget:
         """Decodes that this step takes, and those whose token is not due before the longest step ends."""
         if not self._is_timed:
             return decodes, []
-        patient_from = self._now + self._limits.max_step_seconds
+        patient_from, most_skipped = self._now + self._limits.max_step_seconds, self._limits.max_skipped_steps
         urgent: list[Request] = []
         patient: list[Request] = []
         for request in decodes:
             due = request.due_seconds
-            waits = due is not None and due >= patient_from
-            is_patient = waits and request.skipped_steps < self._limits.max_skipped_steps
-            (patient if is_patient else urgent).append(request)
+            if due is not None and due >= patient_from and request.skipped_steps < most_skipped:
+                patient.append(request)
+            else:
+                urgent.append(request)
         return urgent, patient
 
     def take_decodes(self, decodes: list[Request]) -> None:
@@ -46,9 +47,9 @@ class StepBudget:
         self.tokens -= len(decodes)
         if not self._is_timed:
             return
-        due = min((r.due_seconds for r in decodes if r.due_seconds is not None), default=None)
-        if due is not None:
-            slack = max(due - self._now, self._limits.min_step_seconds)
+        dues = [request.due_seconds for request in decodes if request.due_seconds is not None]
+        if dues:
+            slack = max(min(dues) - self._now, self._limits.min_step_seconds)
             self.seconds -= max(0.0, self._limits.max_step_seconds - slack)
         self.seconds -= self._cost.decode_seconds(
             len(decodes), sum([request.computed_tokens for request in decodes])
@@ -69,6 +70,8 @@ class StepBudget:
 
         One chunk is longer than max(floor, budget / prefills) only where the others have no use for the rest.
         """
+        if not prefills:
+            return []
         tokens = self.prefill_tokens()
         ordered = policy.sort(prefills) if len(prefills) > 1 else prefills
         pending = [request.pending_tokens for request in ordered]

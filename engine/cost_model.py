@@ -73,14 +73,16 @@ class StepModel:
 
     def predict(self, shape: StepShape) -> float:
         """Seconds that a step of this shape takes."""
-        return _dot(self._scaled, _features(shape))
+        a, b, c, q = self.coefficients
+        return a + b * shape.new_tokens + c * shape.context_tokens + q * shape.prefill_work
 
     def observe(self, shape: StepShape, seconds: float) -> None:
         """Learn from a step that took ``seconds``."""
         seconds = max(seconds, 1e-9)
         # Relative to the step's time: short steps count as much as long ones, and one pause of the machine
         # next to nothing.
-        x = [value / seconds for value in _features(shape)]
+        values = (1.0, shape.new_tokens, shape.context_tokens, shape.prefill_work)
+        x = [value / scale / seconds for value, scale in zip(values, SCALES, strict=True)]
         if not self._variance:
             # At first each coefficient alone may explain the whole step.
             self._first_variance = [1.0 / max(value, 1e-3 / seconds) ** 2 for value in x]
@@ -200,10 +202,7 @@ class CostModel:
         return self.mixed if shape.prefill_work else self.decode
 
 
-def _features(shape: StepShape) -> list[float]:
-    values = (1.0, shape.new_tokens, shape.context_tokens, shape.prefill_work)
-    return [value / scale for value, scale in zip(values, SCALES, strict=True)]
-
-
 def _dot(left: list[float], right: list[float]) -> float:
-    return sum(map(float.__mul__, left, right))
+    a, b, c, q = left
+    x, y, z, w = right
+    return a * x + b * y + c * z + q * w

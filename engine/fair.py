@@ -217,12 +217,13 @@ class FairPolicy:
 
     def charge(self, request: Request, cost: float) -> None:
         """Book what a step computed of it; also after it ended, for the step that ran meanwhile."""
-        band = self._band(request.spec.priority)
+        spec = request.spec
+        band = self._bands[spec.priority]
         if request.debt:
-            queue = band.queues.get(request.spec.tenant)
+            queue = band.queues.get(spec.tenant)
             if queue is not None:
                 self._forgive(queue, request, min(cost, request.debt))
-        band.times.charge(request.spec.tenant, cost)
+        band.times.charge(spec.tenant, cost)
 
     # -- Who goes first --------------------------------------------------------------------------------------
 

@@ -95,7 +95,7 @@ class Planner:
         )
 
     def _admit(self, active: list[Request], prefills: list[Request], budget: StepBudget) -> list[Request]:
-        if self._preempted_step == self._step:
+        if self._preempted_step == self._step or not self._policy.waiting:
             return []
         admission = Admission(
             policy=self._policy,

@@ -46,8 +46,8 @@ class Journey:
     arrival_seconds: float
     last_position: int
     """Length of prompt and answer at which its last token is chosen."""
-    goes_on: Sampled
-    ends: Sampled
+    replies: tuple[Sampled, ...] = ()
+    """What the device says of it: that it goes on, that it ends; with the very key of its chunks."""
     first_scheduled_seconds: float | None = None
     first_token_seconds: float | None = None
     last_token_seconds: float = 0.0
@@ -166,13 +166,7 @@ class Simulation:
     def _add(self, demand: Demand, seconds: float) -> None:
         number = len(self._journeys)
         key = RequestKey(f"r{number}", 0)
-        journey = Journey(
-            demand,
-            seconds,
-            last_position=demand.prompt_tokens + demand.answer_tokens - 1,
-            goes_on=Sampled(key, ANSWER_TOKEN),
-            ends=Sampled(key, END_TOKEN),
-        )
+        journey = Journey(demand, seconds, last_position=demand.prompt_tokens + demand.answer_tokens - 1)
         self._journeys[key.request_id] = journey
         max_tokens = max(demand.answer_tokens, self._answer_limit or 0)
         if demand.prompt_tokens + max_tokens > self._longest_tokens:
@@ -222,7 +216,7 @@ class Simulation:
             self._look_at_load()
         all_wait = all(self._waiting.values())
         for admitted in plan.admitted:
-            self._note_start(self._journeys[admitted.key.request_id])
+            self._note_start(admitted.key)
         work, sampled = self._execute(plan)
         self._link.send(plan, self._now)
         # A plan without chunks waits for all copies.
@@ -251,7 +245,7 @@ class Simulation:
             pairs += tokens * (start + 0.5 * tokens)
             if chunk.samples:
                 journey = journeys[chunk.key.request_id]
-                sampled.append(journey.ends if end >= journey.last_position else journey.goes_on)
+                sampled.append(journey.replies[end >= journey.last_position])
         return StepWork(new_tokens, context_tokens, pairs, len(sampled)), sampled
 
     def _account(self, plan: StepPlan, elapsed: float, all_wait: bool) -> None:
@@ -267,21 +261,26 @@ class Simulation:
             for book in books:
                 book[tenant] += seconds
 
-    def _note_start(self, journey: Journey) -> None:
+    def _note_start(self, key: RequestKey) -> None:
+        journey = self._journeys[key.request_id]
         journey.starts += 1
         if journey.first_scheduled_seconds is None:
+            journey.replies = (Sampled(key, ANSWER_TOKEN), Sampled(key, END_TOKEN))
             journey.first_scheduled_seconds = self._now
             self._waiting[journey.demand.tenant] -= 1
 
     def _read(self, emissions: Sequence[Emission]) -> None:
-        now = self._now
-        gaps = self._run.gaps
-        tpot_seconds = self._tpot_seconds
+        now, journeys, gaps, tpot_seconds = self._now, self._journeys, self._run.gaps, self._tpot_seconds
+        last_seconds, gap = now, 0
         for emission in emissions:
-            journey = self._journeys[emission.key.request_id]
+            journey = journeys[emission.key.request_id]
             if emission.token_id is not None:
                 if journey.tokens:
-                    gaps[round((now - journey.last_token_seconds) / GAP_SECONDS)] += 1
+                    # Mostly the same as for the one before: they were in the same steps.
+                    if journey.last_token_seconds != last_seconds:
+                        last_seconds = journey.last_token_seconds
+                        gap = round((now - last_seconds) / GAP_SECONDS)
+                    gaps[gap] += 1
                 else:
                     journey.first_token_seconds = now
                 lag = now - journey.arrival_seconds - journey.tokens * tpot_seconds
