@@ -10,6 +10,7 @@ from headway.engine.isolation import Isolated, execute_isolated
 from headway.engine.limits import StepLimits
 from headway.engine.memory_settings import MemorySettings
 from headway.engine.policy import Policy
+from headway.engine.runner_thread import RunnerThread
 from headway.engine.scheduler import Scheduler
 from headway.engine.timeline import Timeline
 from headway.engine.transcript import Transcript
@@ -27,6 +28,9 @@ from headway.engine.values import (
 class Engine:
     """Continuous batching over one runner. Single-threaded; the caller owns thread, clock and the waiting.
 
+    ``looks_ahead``: the runner gets a thread of its own, and while a step runs the next one is planned;
+    ``close`` ends that thread.
+
     Every request that ``add`` accepts gets exactly one output with a ``finish_reason``, and nothing after it
     (but one that a newer epoch replaces: its owner lost it and hears nothing more).
     """
@@ -39,8 +43,12 @@ class Engine:
         limits: StepLimits,
         policy: Policy,
         memory: MemorySettings | None = None,
+        looks_ahead: bool = False,
     ) -> None:
         self._runner = runner
+        self._thread = RunnerThread(runner) if looks_ahead else None
+        self._under_way: StepPlan | None = None
+        """The plan that the runner's thread executes between two calls of ``step``."""
         self._tokenizer = tokenizer
         self._eos_token_ids = runner.eos_token_ids | tokenizer.eos_token_ids
         cost = CostModel()
@@ -94,11 +102,18 @@ class Engine:
 
         Raises what the runner raised when no request of the step could be computed: the device is broken.
         """
-        plan = self._scheduler.plan(now)
+        plan = self._under_way or self._start(self._scheduler.plan(now))
+        self._under_way = None
         if plan is None:
             return ()
-        result = self._execute(plan)
+        ahead = None if self._thread is None else self._scheduler.plan_ahead(plan, now)
+        result = self._finish(plan, ahead)
         return tuple([self._read(emission) for emission in self._scheduler.apply(plan, result, now)])
+
+    def close(self) -> None:
+        """Wait for the step under way, and step no more."""
+        if self._thread is not None:
+            self._thread.close()
 
     @property
     def timeline(self) -> Timeline:
@@ -107,13 +122,13 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether any request is live or has its end still to be told."""
-        return self._scheduler.has_work
+        """Whether any request is live or has its end still to be told, or a step is under way."""
+        return self._under_way is not None or self._scheduler.has_work
 
     @property
     def has_runnable(self) -> bool:
         """Whether a step now may do something. False until a call, or ``next_deadline``, changes that."""
-        return self._scheduler.has_runnable
+        return self._under_way is not None or self._scheduler.has_runnable
 
     @property
     def next_deadline(self) -> float | None:
@@ -133,15 +148,24 @@ class Engine:
                 f"{len(self._transcripts)} transcripts for {self._scheduler.requests} requests"
             )
 
-    def _execute(self, plan: StepPlan) -> StepResult:
+    def _start(self, plan: StepPlan | None) -> StepPlan | None:
+        if self._thread is not None and plan is not None and plan.needs_runner:
+            self._thread.start(plan)
+        return plan
+
+    def _finish(self, plan: StepPlan, ahead: StepPlan | None) -> StepResult:
+        """The plan's result; the plan behind it starts at once, or never if this one failed."""
         if not plan.needs_runner:
             return StepResult(plan.step, (), 0.0)
         try:
-            return self._runner.execute(plan)
+            result = self._runner.execute(plan) if self._thread is None else self._thread.wait()
         except Exception as error:
-            isolated = execute_isolated(self._runner, plan, self._scheduler.announce, error)
+            execute = self._runner.execute if self._thread is None else self._thread.execute
+            isolated = execute_isolated(execute, plan, self._scheduler.announce, error)
             self._end_failed(isolated)
             return isolated.result
+        self._under_way = self._start(ahead)
+        return result
 
     def _end_failed(self, isolated: Isolated) -> None:
         for key, message in isolated.failures.items():

@@ -9,6 +9,7 @@ EngineError
 │   └── UnsupportedError    a feature that this model or runner does not have
 ├── EngineFullError         no room to wait here now; the request itself is fine
 ├── ModelError              the model cannot be loaded: missing files, unknown architecture, damaged weights
+├── ResultNeededError       planning has to wait for the step under way; never leaves the scheduler
 └── InvariantError          our own books do not balance; a bug, never the caller's fault
 """
 
@@ -59,6 +60,10 @@ class EngineFullError(EngineError):
 
 class ModelError(EngineError):
     """The model cannot be loaded; the message says which file and what to do."""
+
+
+class ResultNeededError(EngineError):
+    """What a plan ahead has to decide depends on the result of the step under way."""
 
 
 class InvariantError(EngineError):

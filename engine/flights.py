@@ -14,17 +14,21 @@ from headway.engine.timeline import StepEvent, Timeline
 from headway.engine.values import StepPlan, StepResult
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Flight:
-    """What has to be remembered of a plan."""
+    """What has to be remembered of a plan until its result is booked."""
 
     requests: list[Request]
     """Of its chunks, in order."""
     tokens: array[int]
     """The same: how many are computed of each."""
     shape: StepShape
-    planned_at: float
+    started_at: float
+    """When it was planned, or the one before it landed."""
     predicted_seconds: float
+    releases: int
+    """How many releases the roster had counted: what this plan tells the runner to forget is among them."""
+    landed_at: float = 0.0
 
 
 class Flights:
@@ -48,20 +52,27 @@ class Flights:
         """Whether a plan has not landed: the next one that does passes its fences too."""
         return bool(self._flights)
 
-    def depart(self, plan: StepPlan, requests: list[Request], now: float) -> None:
-        """The plan was made."""
+    def under_way(self, step: int) -> Flight | None:
+        """The flight of a plan that has not landed."""
+        return self._flights.get(step)
+
+    def depart(self, plan: StepPlan, requests: list[Request], now: float, releases: int) -> None:
+        """The plan was made, to start at ``now``."""
         sizes = [(chunk.start, len(chunk.token_ids)) for chunk in plan.chunks]
         shape, tokens = shape_of(sizes), array("i", [count for _, count in sizes])
         predicted = self._cost.predict(shape) if plan.chunks else 0.0
         self._flights = {step: f for step, f in self._flights.items() if step == plan.step - 1}
-        self._flights[plan.step] = Flight(requests, tokens, shape, now, predicted)
+        self._flights[plan.step] = Flight(requests, tokens, shape, now, predicted, releases)
 
-    def land(self, plan: StepPlan, result: StepResult, now: float) -> float:
-        """Book a result, if it is the first of its plan; returns when the step ended, at the earliest."""
+    def land(self, plan: StepPlan, result: StepResult, now: float) -> Flight | None:
+        """Book a result, once; None: it was booked before, or that of a later plan was."""
         flight = self._flights.get(plan.step)
+        if result.step != plan.step or flight is None:
+            return None
         self._flights = {step: f for step, f in self._flights.items() if step > plan.step}
-        if flight is None:
-            return now
+        flight.landed_at = max(now, flight.started_at + result.elapsed_seconds)
+        for later in self._flights.values():
+            later.started_at = max(later.started_at, flight.landed_at)
         self._memory.complete(plan, result.copied_step)
         self.last_seconds, self.last_predicted_seconds = result.elapsed_seconds, flight.predicted_seconds
         if plan.chunks:
@@ -70,7 +81,7 @@ class Flights:
             self._forecast.observe(float(flight.shape.new_tokens), result.elapsed_seconds)
             self._charge(plan, flight)
             self._record(plan, flight, result)
-        return max(now, flight.planned_at + result.elapsed_seconds)
+        return flight
 
     def _charge(self, plan: StepPlan, flight: Flight) -> None:
         """Also what was cancelled meanwhile: the time is spent. What a preemption lost is paid for."""
@@ -85,7 +96,7 @@ class Flights:
         self._timeline.steps.append(
             StepEvent(
                 step=plan.step,
-                planned_at=flight.planned_at,
+                started_at=flight.started_at,
                 predicted_seconds=flight.predicted_seconds,
                 real_seconds=result.elapsed_seconds,
                 kv_blocks_used=self._memory.ledger.used_blocks,

@@ -12,7 +12,7 @@ from headway.engine.values import StepPlan, StepResult
 
 
 class Runner(Protocol):
-    """Executes plans on some device. Single-threaded: called by the engine's thread only."""
+    """Executes plans on some device. Single-threaded: ``execute`` is always called by the same thread."""
 
     @property
     def block_count(self) -> int:
@@ -54,8 +54,11 @@ class Runner(Protocol):
 
         A plan may come twice, whole or one chunk at a time: writing KV again, copying again before that,
         learning a known key again and forgetting an unknown one change nothing. A plan without chunks also
-        waits until every swap is complete. Whatever it raises, the engine looks for the chunk at fault;
-        RequestError blames a request even if it runs alone, InvariantError is never covered up.
+        waits until every swap is complete. A ``PLACEHOLDER`` stands for what the plan executed just before
+        sampled for that request and position.
+
+        Whatever it raises, the engine looks for the chunk at fault; RequestError blames a request even if it
+        runs alone, InvariantError is never covered up.
         """
         ...
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from headway.engine.errors import InvariantError, RequestError
-from headway.engine.interfaces import Runner
 from headway.engine.values import Admitted, RequestKey, Sampled, StepPlan, StepResult
 
 
@@ -20,39 +19,47 @@ class Isolated:
 
 
 def execute_isolated(
-    runner: Runner, plan: StepPlan, announce: Callable[[RequestKey], Admitted | None], error: Exception
+    execute: Callable[[StepPlan], StepResult],
+    plan: StepPlan,
+    announce: Callable[[RequestKey], Admitted | None],
+    error: Exception,
 ) -> Isolated:
     """Run the chunks of a failed plan one by one; raises ``error`` when every one fails.
 
     Safe because KV writes are idempotent. The failed step may have left the runner's state of a request half
-    updated, so each is forgotten and announced afresh. If all fail the device is broken and the jobs have to
-    move on, unless the runner itself blames a request with a RequestError.
+    updated, so each is forgotten and announced afresh, and by now the token of a placeholder is known. If all
+    fail the device is broken and the jobs have to move on, unless the runner itself blames a request with a
+    RequestError.
     """
     if isinstance(error, InvariantError):
         raise error
     sampled: list[Sampled] = []
     failures: dict[RequestKey, str] = {}
-    blamed = 0
+    tried = blamed = 0
     elapsed_seconds = 0.0
     running = {chunk.key for chunk in plan.chunks}
     if plan.has_copies:
         # Once more and before any chunk: the failed step may have come to none of them, or to all.
-        runner.execute(replace(plan, chunks=(), admitted=(), released=()))
+        execute(replace(plan, chunks=(), admitted=(), released=()))
     forgotten = tuple(key for key in plan.released if key not in running)
     for chunk in plan.chunks:
         admitted = announce(chunk.key)
         if admitted is None:
             continue
+        tried += 1
         released = (*forgotten, chunk.key)
-        alone = StepPlan(step=plan.step, chunks=(chunk,), admitted=(admitted,), released=released)
+        known = (*admitted.prompt_token_ids, *admitted.generated_token_ids)
+        named = replace(chunk, token_ids=known[chunk.start : chunk.start + len(chunk.token_ids)])
+        alone = StepPlan(step=plan.step, chunks=(named,), admitted=(admitted,), released=released)
         try:
-            result = runner.execute(alone)
+            result = execute(alone)
         except Exception as failure:
             failures[chunk.key] = str(failure) or type(failure).__name__
             blamed += isinstance(failure, RequestError)
         else:
             sampled.extend(result.sampled)
             elapsed_seconds += result.elapsed_seconds
-    if len(failures) == len(plan.chunks) and blamed == 0:
+    # Where all requests of the plan have ended meanwhile nothing was tried, and that proves nothing.
+    if len(failures) == tried and blamed == 0 and (tried or not plan.chunks):
         raise error
     return Isolated(StepResult(plan.step, tuple(sampled), elapsed_seconds), failures)

@@ -91,9 +91,9 @@ class Memory:
             return False
         return self.ledger.cache.is_expected(self._chain(request), request.known_tokens)
 
-    def expect(self, prefills: Iterable[Request]) -> None:
-        """A new step, which computes more of these prefills."""
-        self.ledger.cache.forget_expected()
+    def expect(self, prefills: Iterable[Request], *, is_ahead: bool = False) -> None:
+        """A new step, which computes more of these prefills. ``is_ahead``: the last one is under way."""
+        self.ledger.cache.forget_expected(but_last=is_ahead)
         for request in prefills:
             self.expect_more(request)
 
@@ -250,16 +250,20 @@ class Memory:
         """Whether a swap is planned or under way."""
         return self._last_swap_step > self._copied_step
 
-    def with_copies(self, plan: StepPlan) -> StepPlan:
-        """The plan with all copies that no applied plan has carried yet, so a dropped plan loses none."""
+    def with_copies(self, plan: StepPlan, after: int = 0) -> StepPlan:
+        """The plan with all copies that no applied plan has carried yet, so a dropped plan loses none.
+
+        ``after``: the step under way, which carries its own.
+        """
         if not (self._swaps_out or self._swaps_in):
             return plan
         for step, _ in (*self._swaps_out, *self._swaps_in):
-            self._carried[step] = plan.step
+            if step > after:
+                self._carried[step] = plan.step
         return replace(
             plan,
-            swaps_out=tuple([copy for _, copy in self._swaps_out]),
-            swaps_in=tuple([copy for _, copy in self._swaps_in]),
+            swaps_out=tuple([copy for step, copy in self._swaps_out if step > after]),
+            swaps_in=tuple([copy for step, copy in self._swaps_in if step > after]),
         )
 
     def complete(self, plan: StepPlan, copied_step: int | None) -> None:

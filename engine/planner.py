@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from headway.engine.admission import Admission
 from headway.engine.budget import StepBudget
 from headway.engine.cost_model import CostModel
+from headway.engine.errors import ResultNeededError
 from headway.engine.limits import StepLimits
 from headway.engine.memory import Memory
 from headway.engine.policy import Policy
@@ -36,14 +38,19 @@ class Planner:
         self._now = 0.0
         self._step_seconds = 0.0
         self._preempted_step = 0
+        self._is_ahead = False
 
-    def fill(self, step: int, now: float, step_seconds: float) -> list[tuple[Request, int]]:
+    def fill(
+        self, step: int, now: float, step_seconds: float, *, ending: AbstractSet[Request] | None = None
+    ) -> list[tuple[Request, int]]:
         """Who gets how many tokens in this step; ``step_seconds``: how long the last one took.
 
-        After a preemption nobody starts but its beneficiary.
+        After a preemption nobody starts but its beneficiary. ``ending``: those who end with the step before,
+        which is under way. Raises ResultNeededError then where somebody might have to give way.
         """
         self._step, self._now, self._step_seconds = step, now, step_seconds
-        active, waiting = self._seat()
+        self._is_ahead = ending is not None
+        active, waiting = self._seat(ending or set())
         decodes: list[Request] = []
         prefills: list[Request] = []
         for request in active:
@@ -53,7 +60,7 @@ class Planner:
         budget = StepBudget(self.limits, self._cost, now)
         urgent, patient = budget.split(decodes)
         budget.take_decodes(urgent)
-        self._memory.expect(prefills)
+        self._memory.expect(prefills, is_ahead=self._is_ahead)
         prefills += self._admit(active, prefills, budget)
         present = [r for r in prefills if r.table is not None and not self._memory.is_arriving(r)]
         granted = budget.grant_prefills(self._policy, present)
@@ -61,13 +68,13 @@ class Planner:
         runs = [(request, 1) for request in urgent if request.table is not None]
         return runs + granted + [(request, 1) for request in taken]
 
-    def _seat(self) -> tuple[list[Request], set[Request]]:
-        """Who has a place in this step, with room to grow; and those of them that have to wait for blocks.
+    def _seat(self, ending: AbstractSet[Request]) -> tuple[list[Request], set[Request]]:
+        """Who has a place in this step, with room to grow; and who is left out: ending, or short of blocks.
 
         Where more run than have places, others take the places of those who wait: they may end, and so bring
         the blocks.
         """
-        waiting: set[Request] = set()
+        waiting = set(ending)
         active = self._active(waiting)
         while more := self._make_room(active):
             waiting |= more
@@ -78,7 +85,7 @@ class Planner:
         return active, waiting
 
     def _active(self, waiting: set[Request]) -> list[Request]:
-        """Running requests that this step may serve, without those that are known to wait for blocks.
+        """Running requests that this step may serve, without those that are known to be left out.
 
         Held ones do not count against ``max_sequences``, so there may be more once they come back: then those
         whose last step is longest ago go first.
@@ -151,6 +158,9 @@ class Planner:
         return ()
 
     def _candidate(self, request: Request) -> Candidate:
+        if self._is_ahead:
+            # Who is in the step under way cannot give way, and who ends with it makes room anyway.
+            raise ResultNeededError
         dues = (request.due_seconds, request.spec.deadline_seconds)
         slack = min((due - self._now for due in dues if due is not None), default=math.inf)
         return Candidate(request, self._policy.over_share(request), slack, self._memory.kept_tokens(request))

@@ -77,6 +77,8 @@ class PrefixCache:
         self._weights: dict[str, float] = {}
         self._scopes: dict[tuple[str | None, str], bytes] = {}
         self._expected: set[bytes] = set()
+        self._under_way: set[bytes] = set()
+        """What the step before computes, while it is not known to have ended."""
         self.evicted_blocks = 0
 
     # -- Content ---------------------------------------------------------------------------------------------
@@ -132,9 +134,10 @@ class PrefixCache:
 
     # -- Duplicates: wait one step for whoever computes the same ---------------------------------------------
 
-    def forget_expected(self) -> None:
-        """A new step: nothing is known to be computed in it yet."""
-        self._expected.clear()
+    def forget_expected(self, *, but_last: bool = False) -> None:
+        """A new step: it computes nothing yet. ``but_last``: what the last one computes is under way."""
+        self._under_way = self._expected if but_last else set()
+        self._expected = set()
 
     def expect(self, chain: HashChain, computed_tokens: int) -> None:
         """This step computes the chain's block that ``computed_tokens`` has reached."""
@@ -143,13 +146,14 @@ class PrefixCache:
             self._expected.add(self.digest(chain, index))
 
     def is_expected(self, chain: HashChain, known_tokens: int) -> bool:
-        """Whether the first block that ``match`` misses is being computed by another request in this step."""
-        if not self._expected:
+        """Whether the first block that ``match`` misses is being computed for another request."""
+        if not (self._expected or self._under_way):
             return False
         missed = len(self.match(chain, known_tokens))
         if missed >= (known_tokens - 1) // self._block_size:
             return False
-        return self.digest(chain, missed) in self._expected
+        digest = self.digest(chain, missed)
+        return digest in self._expected or digest in self._under_way
 
     # -- Eviction --------------------------------------------------------------------------------------------
 
@@ -217,7 +221,7 @@ class PrefixCache:
         self.resets += 1
         for held in (self._blocks, self._published, self._evictable, self._shares, self._scopes):
             held.clear()
-        self._expected.clear()
+        self.forget_expected()
         self._evictable_blocks = 0
         return freed
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from headway.engine.errors import InvariantError, RequestError
 from headway.engine.line import Line, Rank
@@ -28,7 +28,10 @@ class Roster:
         self._deadlines: Line[Request] = Line()
         self.running: dict[str, Request] = {}
         self.farewells: dict[str, Emission] = {}
-        self.released: dict[RequestKey, None] = {}
+        self.released: dict[RequestKey, int] = {}
+        """What the runner has to forget, each with the number of its release."""
+        self.releases = 0
+        """How many releases there were: tells those that a plan carries from later ones of the same keys."""
         self.has_changed = False
         """Whether something happened since the flag was last cleared that can make a step worth while."""
 
@@ -92,7 +95,7 @@ class Roster:
         del self.running[request.key.request_id]
         if request.computed_tokens == 0 and request.is_announced:
             # The runner forgets it, and learns it afresh when it starts again.
-            self.released[request.key] = None
+            self._release(request)
             request.is_announced = False
         if not request.is_held:
             self._policy.enqueue(request)
@@ -169,8 +172,18 @@ class Roster:
         if not request.is_held:
             self._policy.leave(request)
         if request.table is not None or request.is_announced:
-            self.released[request.key] = None
+            self._release(request)
         self._memory.release(request)
+
+    def releases_after(self, number: int) -> tuple[RequestKey, ...]:
+        """What was released after so many releases, for a plan to carry to the runner."""
+        return tuple([key for key, release in self.released.items() if release > number])
+
+    def told(self, keys: Iterable[RequestKey], releases: int) -> None:
+        """The runner has forgotten these, but not what was released again since (``releases``: by then)."""
+        for key in keys:
+            if self.released.get(key, releases + 1) <= releases:
+                del self.released[key]
 
     def check(self) -> None:
         """Recount from scratch; raises InvariantError on the first difference."""
@@ -197,6 +210,10 @@ class Roster:
             raise InvariantError("a request that is not live waits or runs")
         if len(self._deadlines) != sum(r.spec.deadline_seconds is not None for r in self._live.values()):
             raise InvariantError("a request that is not live has a deadline")
+
+    def _release(self, request: Request) -> None:
+        self.releases += 1
+        self.released[request.key] = self.releases
 
     def _check_counts(self, request: Request) -> None:
         if not 0 <= request.computed_tokens < request.known_tokens:

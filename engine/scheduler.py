@@ -11,10 +11,11 @@ from dataclasses import replace
 from headway.engine.blocks import BlockLedger
 from headway.engine.cost_model import CostModel
 from headway.engine.deadlines import demoted, refuse_unreachable
-from headway.engine.errors import EngineFullError, InvariantError
+from headway.engine.errors import EngineFullError, InvariantError, ResultNeededError
 from headway.engine.flights import Flights
 from headway.engine.forecast import Forecast
 from headway.engine.limits import StepLimits
+from headway.engine.look_ahead import as_if_landed
 from headway.engine.memory import Memory
 from headway.engine.planner import Planner
 from headway.engine.policy import Policy
@@ -64,6 +65,7 @@ class Scheduler:
         self._flights = Flights(self._cost, self._forecast, policy, self._memory, self.timeline)
         self._serial = 0
         self._steps = 0
+        self._discarded_tokens = 0
         self._now = 0.0
 
     # -- Requests come, pause and go -------------------------------------------------------------------------
@@ -144,12 +146,7 @@ class Scheduler:
         Order and time: see ``budget.py``. A plan that neither computes nor copies only carries last outputs
         to ``apply``: it is not executed, and what the runner has to forget waits for one that is.
         """
-        for request in self._roster.overdue(now):
-            if request.spec.is_demotable:
-                self._roster.move(request, demoted(request.spec))
-            else:
-                self._roster.end(request, FinishReason.DEADLINE, now, self._steps)
-        self._now = now
+        self._end_overdue(now)
         self._steps += 1
         scheduled = self._planner.fill(self._steps, now, self._flights.last_seconds)
         # With nothing else to do, a step that only waits passes the fences of copies and of lost plans.
@@ -159,31 +156,55 @@ class Scheduler:
             self._steps -= 1
             self._roster.has_changed = False
             return None
-        plan = StepPlan(
-            step=self._steps,
-            chunks=tuple([self._chunk(request, tokens) for request, tokens in scheduled]),
-            admitted=tuple([request.announcement() for request, _ in scheduled if not request.is_announced]),
-            released=tuple(self._roster.released) if scheduled or is_waited_for else (),
-            awaits_copies=is_waited_for,
-        )
-        self._flights.depart(plan, [request for request, _ in scheduled], now)
+        released = self._roster.releases_after(0) if scheduled or is_waited_for else ()
+        plan = self._plan_of(scheduled, now, released, awaits_copies=is_waited_for)
         return self._memory.with_copies(plan)
+
+    def plan_ahead(self, after: StepPlan, now: float) -> StepPlan | None:
+        """The step behind ``after``, which is under way; None: it can only be planned from that one's result.
+
+        Whoever is known to end with ``after`` is not in it. For whoever ends otherwise, by a token or by a
+        call, ``apply`` discards one token. To be executed just after ``after`` was executed whole, or never.
+        """
+        self._end_overdue(now)
+        flight = self._flights.under_way(after.step)
+        if flight is None or after.step != self._steps or not after.chunks:
+            return None
+        starts_at = max(now, flight.started_at + (flight.predicted_seconds or self._flights.last_seconds))
+        deadline = self._roster.next_deadline
+        if deadline is not None and deadline <= starts_at:
+            return None
+        self._steps += 1
+        with as_if_landed(after, self._roster, starts_at) as ending:
+            try:
+                scheduled = self._planner.fill(
+                    self._steps, starts_at, self._flights.last_seconds, ending=ending
+                )
+            except ResultNeededError:
+                scheduled = []
+            if scheduled:
+                released = self._roster.releases_after(flight.releases)
+                plan = self._plan_of(scheduled, starts_at, released, awaits_copies=self._memory.is_swapping)
+                return self._memory.with_copies(plan, after.step)
+        self._steps -= 1
+        return None
 
     def apply(self, plan: StepPlan, result: StepResult, now: float) -> tuple[Emission, ...]:
         """Commit a step's result and say what it brings. ``now``: at the earliest when the step was planned.
 
-        The one rule for what arrives late: a result counts only for its own plan, and a chunk only if its
-        request (id and epoch) is live and has computed exactly up to where the chunk starts. Everything else
-        is dropped: a result that arrives twice, or after a cancel, changes nothing.
+        The one rule for what arrives late: a result counts once, for its own plan and before later ones, and
+        a chunk only if its request (id and epoch) is live and has computed exactly up to where the chunk
+        starts. Everything else is dropped: what arrives twice, or after an end, changes nothing.
         """
         emissions: list[Emission] = []
-        if result.step == plan.step:
-            for key in plan.released:
-                self._roster.released.pop(key, None)
-            self._now = now = self._flights.land(plan, result, now)
+        flight = self._flights.land(plan, result, now)
+        if flight is not None:
+            self._roster.told(plan.released, flight.releases)
+            self._now = now = flight.landed_at
             for chunk, sampled in zip(plan.chunks, _matched(plan, result), strict=True):
                 request = self._roster.find(chunk.key)
                 if request is None or request.computed_tokens != chunk.start:
+                    self._discarded_tokens += chunk.samples
                     continue
                 request.is_announced = True
                 request.computed_tokens = end = chunk.start + len(chunk.token_ids)
@@ -239,6 +260,7 @@ class Scheduler:
                 **self._memory.load(),
                 "step_prediction_error": self._cost.error,
                 "step_predicted_seconds": self._flights.last_predicted_seconds,
+                "discarded_tokens": float(self._discarded_tokens),
             },
         )
 
@@ -247,6 +269,32 @@ class Scheduler:
         self._roster.check()
 
     # -- Parts of a plan -------------------------------------------------------------------------------------
+
+    def _end_overdue(self, now: float) -> None:
+        for request in self._roster.overdue(now):
+            if request.spec.is_demotable:
+                self._roster.move(request, demoted(request.spec))
+            else:
+                self._roster.end(request, FinishReason.DEADLINE, now, self._steps)
+        self._now = now
+
+    def _plan_of(
+        self,
+        scheduled: list[tuple[Request, int]],
+        starts_at: float,
+        released: tuple[RequestKey, ...],
+        *,
+        awaits_copies: bool,
+    ) -> StepPlan:
+        plan = StepPlan(
+            step=self._steps,
+            chunks=tuple([self._chunk(request, tokens) for request, tokens in scheduled]),
+            admitted=tuple([request.announcement() for request, _ in scheduled if not request.is_announced]),
+            released=released,
+            awaits_copies=awaits_copies,
+        )
+        self._flights.depart(plan, [request for request, _ in scheduled], starts_at, self._roster.releases)
+        return plan
 
     def _chunk(self, request: Request, tokens: int) -> Chunk:
         if request.table is None:

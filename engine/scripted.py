@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headway.engine.errors import InvalidTokenError, InvariantError
+from headway.engine.last_step import LastStep
 from headway.engine.values import (
     Admitted,
     Chunk,
@@ -123,6 +124,7 @@ class ScriptedRunner:
         self._sleep = sleep
         self._fails = fails
         self._known: dict[RequestKey, Admitted] = {}
+        self._last = LastStep()
         # One word per slot: position and token id, so a slot read at the wrong position hashes differently.
         self._kv = array("Q", bytes(8 * block_count * block_size))
         self._host = array("Q", bytes(8 * host_slots * block_size))
@@ -153,9 +155,11 @@ class ScriptedRunner:
         for admitted in plan.admitted:
             self._known[admitted.key] = admitted
         copied_step = self._copy(plan)
-        for chunk in plan.chunks:
+        chunks = self._last.fill(plan.chunks)
+        for chunk in chunks:
             self._write(chunk)
-        sampled = tuple(self._sample(chunk) for chunk in plan.chunks if chunk.samples)
+        sampled = tuple(self._sample(chunk) for chunk in chunks if chunk.samples)
+        self._last.remember(chunks, sampled)
         elapsed_seconds = self._cost(plan)
         if self._sleep is not None:
             self._sleep(elapsed_seconds)

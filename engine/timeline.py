@@ -47,7 +47,7 @@ class StepEvent:
     """One executed step."""
 
     step: int
-    planned_at: float
+    started_at: float
     predicted_seconds: float
     real_seconds: float
     kv_blocks_used: int

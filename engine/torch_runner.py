@@ -17,6 +17,7 @@ from headway.engine.compute_dtype import compute_dtype
 from headway.engine.errors import InvariantError, ModelError
 from headway.engine.host_cache import HostCache
 from headway.engine.kv_cache import KVCache, block_bytes, block_count_within
+from headway.engine.last_step import LastStep
 from headway.engine.model_config import ModelConfig
 from headway.engine.rope import rotary_tables
 from headway.engine.sampler import Sampler, SamplingRow
@@ -52,6 +53,7 @@ class TorchRunner:
         self._eos_token_ids = config.eos_token_ids
         self._sampler = Sampler(config.vocab_size, config.eos_token_ids)
         self._answers: dict[str, Answer] = {}
+        self._last = LastStep()
         self._shape = AttentionShape(
             query_heads=config.query_head_count,
             kv_heads=config.kv_head_count,
@@ -155,18 +157,18 @@ class TorchRunner:
         """Run one step to its end. InvariantError: a chunk that no honest plan holds; nothing ran then."""
         started = self._clock()
         self._update(plan.released, plan.admitted)
-        answers = [self._answer(chunk) for chunk in plan.chunks]
+        chunks = self._last.fill(plan.chunks)
+        answers = [self._answer(chunk) for chunk in chunks]
         self._host.move(plan)
-        for answer, chunk in zip(answers, plan.chunks, strict=True):
+        for answer, chunk in zip(answers, chunks, strict=True):
             answer.learn(chunk)
-        rows = [
-            SamplingRow(a, a.index_after(c)) for a, c in zip(answers, plan.chunks, strict=True) if c.samples
-        ]
+        rows = [SamplingRow(a, a.index_after(c)) for a, c in zip(answers, chunks, strict=True) if c.samples]
         sampled: tuple[Sampled, ...] = ()
-        if plan.chunks:
-            logits = self._model.forward(self._pack(plan.chunks, answers), self._cache)
+        if chunks:
+            logits = self._model.forward(self._pack(chunks, answers), self._cache)
             sampled = self._sampler.sample(logits, rows) if rows else ()
-        copied_step = self._host.copied_step(plan.step, wait=not plan.chunks)
+        self._last.remember(chunks, sampled)
+        copied_step = self._host.copied_step(plan.step, wait=not chunks)
         return StepResult(plan.step, sampled, self._clock() - started, copied_step)
 
     @torch.inference_mode()

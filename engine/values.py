@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 
 class FinishReason(StrEnum):
@@ -100,6 +101,10 @@ class Admitted:
     sampling: Sampling
 
 
+PLACEHOLDER: Final = -1
+"""In a plan ahead, alone in its chunk: the token that the step before samples for the request."""
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Compute the KV of ``token_ids`` at positions ``[start, start + len(token_ids))``.
@@ -131,7 +136,8 @@ class StepPlan:
     Order of effects, all of it after the plans before: forget ``released``, learn ``admitted``, ``swaps_out``
     (device block to host slot), ``copies`` (device to device), ``swaps_in`` (host slot to device block), run
     ``chunks``. Swaps may still be under way when the result comes (``StepResult.copied_step``), but a plan
-    without chunks waits for all of them.
+    without chunks waits for all of them. A plan ahead (with placeholders) comes just after the plan that it
+    was made behind, or never.
     """
 
     step: int

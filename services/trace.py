@@ -60,7 +60,7 @@ def _draw(
         key: _Track(processes[happened[0].tenant], thread)
         for thread, (key, happened) in enumerate(by_request.items(), start=1)
     }
-    end = max((step.planned_at + step.real_seconds for step in steps), default=0.0)
+    end = max((step.started_at + step.real_seconds for step in steps), default=0.0)
     end = max([end, *(event.seconds for event in events)])
     drawn = [_name("process_name", f"{name}: steps", process)]
     drawn += [_name("process_name", f"{name}: tenant {tenant}", processes[tenant]) for tenant in tenants]
@@ -110,21 +110,21 @@ def _step(step: StepEvent, process: int) -> Iterator[TraceEvent]:
         "real_ms": round(step.real_seconds * 1e3, 3),
         "computed": {key.request_id: tokens for key, tokens in zip(step.keys, step.tokens, strict=True)},
     }
-    end = step.planned_at + step.real_seconds
-    yield _slice(f"step {step.step}", process, 1, start=step.planned_at, end=end, args=args)
+    end = step.started_at + step.real_seconds
+    yield _slice(f"step {step.step}", process, 1, start=step.started_at, end=end, args=args)
     counters = {
         "KV blocks used": step.kv_blocks_used,
         "waiting": step.waiting,
         "new tokens": sum(step.tokens),
     }
     for name, value in counters.items():
-        at = {"ts": round(step.planned_at * 1e6, 1), "args": {"value": value}}
+        at = {"ts": round(step.started_at * 1e6, 1), "args": {"value": value}}
         yield {"ph": "C", "name": name, "pid": process, "tid": 0} | at
 
 
 def _tokens(step: StepEvent, tracks: dict[RequestKey, _Track]) -> Iterator[TraceEvent]:
     """An instant for each token that the step brought."""
-    at = round((step.planned_at + step.real_seconds) * 1e6, 1)
+    at = round((step.started_at + step.real_seconds) * 1e6, 1)
     for key, samples in zip(step.keys, step.samples, strict=True):
         track = tracks.get(key)
         if samples and track is not None:
