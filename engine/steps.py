@@ -1,0 +1,197 @@
+"""Steps: ``plan → execute → apply``, one rule, and nothing lost on the way.
+
+Computed catches up with known. ``plan`` decides what one step computes; it ends what is overdue, starts what
+fits and lengthens block tables, but a plan that is thrown away loses nothing. ``apply`` alone commits.
+"""
+
+from __future__ import annotations
+
+from headway.engine.deadlines import demoted
+from headway.engine.errors import InvariantError, ResultNeededError
+from headway.engine.flights import Flights
+from headway.engine.look_ahead import as_if_landed
+from headway.engine.memory import Memory
+from headway.engine.planner import Planner
+from headway.engine.request import Request, end_by_token
+from headway.engine.roster import Roster
+from headway.engine.timeline import Happening
+from headway.engine.values import (
+    Chunk,
+    Emission,
+    FinishReason,
+    RequestKey,
+    Sampled,
+    StepPlan,
+    StepResult,
+)
+
+
+class Steps:
+    """Makes plans of what the planner grants, and commits their results to the requests."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        planner: Planner,
+        flights: Flights,
+        memory: Memory,
+        eos_token_ids: frozenset[int],
+    ) -> None:
+        self._roster = roster
+        self._planner = planner
+        self._flights = flights
+        self._memory = memory
+        self._eos_token_ids = eos_token_ids
+        self.planned = 0
+        """Number of the last plan."""
+        self.now = 0.0
+        """The last time that anybody told."""
+        self.discarded_tokens = 0
+        """Tokens sampled for requests that had ended by then."""
+
+    def plan(self, now: float) -> StepPlan | None:
+        """The next step; None when there is nothing to compute and nothing to tell.
+
+        Order and time: see ``budget.py``. A plan that neither computes nor copies only carries last outputs
+        to ``apply``: it is not executed, and what the runner has to forget waits for one that is.
+        """
+        self._end_overdue(now)
+        self.planned += 1
+        scheduled = self._planner.fill(self.planned, now, self._flights.last_seconds)
+        # With nothing else to do, a step that only waits passes the fences of copies and of lost plans.
+        is_stuck = not scheduled and self._flights.are_open
+        is_waited_for = self._memory.is_swapping or is_stuck
+        if not scheduled and not is_waited_for and not self._roster.farewells:
+            self.planned -= 1
+            self._roster.has_changed = False
+            return None
+        released = self._roster.releases_after(0) if scheduled or is_waited_for else ()
+        plan = self._plan_of(scheduled, now, released, awaits_copies=is_waited_for)
+        return self._memory.with_copies(plan)
+
+    def plan_ahead(self, after: StepPlan, now: float) -> StepPlan | None:
+        """The step behind ``after``, which is under way; None: it depends on the result of that one.
+
+        Whoever is known to end with ``after`` is not in it. For whoever ends otherwise, by a token or by a
+        call, ``apply`` discards one token. To be executed just after ``after`` was executed whole, or never.
+        """
+        self._end_overdue(now)
+        flight = self._flights.under_way(after.step)
+        if flight is None or after.step != self.planned or not after.chunks:
+            return None
+        starts_at = max(now, flight.started_at + (flight.predicted_seconds or self._flights.last_seconds))
+        deadline = self._roster.next_deadline
+        if deadline is not None and deadline <= starts_at:
+            return None
+        self.planned += 1
+        with as_if_landed(after, self._roster, starts_at) as ending:
+            try:
+                scheduled = self._planner.fill(
+                    self.planned, starts_at, self._flights.last_seconds, ending=ending
+                )
+            except ResultNeededError:
+                scheduled = []
+            if scheduled:
+                released = self._roster.releases_after(flight.releases)
+                plan = self._plan_of(scheduled, starts_at, released, awaits_copies=self._memory.is_swapping)
+                return self._memory.with_copies(plan, after.step)
+        self.planned -= 1
+        return None
+
+    def apply(self, plan: StepPlan, result: StepResult, now: float) -> tuple[Emission, ...]:
+        """Commit a step's result and say what it brings. ``now``: at the earliest when the step was planned.
+
+        The one rule for what arrives late: a result counts once, for its own plan and before later ones, and
+        a chunk only if its request (id and epoch) is live and has computed exactly up to where the chunk
+        starts. Everything else is dropped: what arrives twice, or after an end, changes nothing.
+        """
+        emissions: list[Emission] = []
+        flight = self._flights.land(plan, result, now)
+        if flight is not None:
+            self._roster.told(plan.released, flight.releases)
+            self.now = now = flight.landed_at
+            for chunk, sampled in zip(plan.chunks, _matched(plan, result), strict=True):
+                request = self._roster.find(chunk.key)
+                if request is None or request.computed_tokens != chunk.start:
+                    self.discarded_tokens += chunk.samples
+                    continue
+                request.is_announced = True
+                request.computed_tokens = end = chunk.start + len(chunk.token_ids)
+                self._memory.publish(request, chunk.start, end)
+                if chunk.samples:
+                    emissions.append(self._commit_token(request, sampled, now))
+        emissions.extend(self._roster.farewells.values())
+        self._roster.farewells.clear()
+        return tuple(emissions)
+
+    def _end_overdue(self, now: float) -> None:
+        for request in self._roster.overdue(now):
+            if request.spec.is_demotable:
+                self._roster.move(request, demoted(request.spec))
+            else:
+                self._roster.end(request, FinishReason.DEADLINE, now, self.planned)
+        self.now = now
+
+    def _plan_of(
+        self,
+        scheduled: list[tuple[Request, int]],
+        starts_at: float,
+        released: tuple[RequestKey, ...],
+        *,
+        awaits_copies: bool,
+    ) -> StepPlan:
+        plan = StepPlan(
+            step=self.planned,
+            chunks=tuple([self._chunk(request, tokens) for request, tokens in scheduled]),
+            admitted=tuple([request.announcement() for request, _ in scheduled if not request.is_announced]),
+            released=released,
+            awaits_copies=awaits_copies,
+        )
+        self._flights.depart(plan, [request for request, _ in scheduled], starts_at, self._roster.releases)
+        return plan
+
+    def _chunk(self, request: Request, tokens: int) -> Chunk:
+        if request.table is None:
+            raise InvariantError(f"{request.key} is scheduled without a block table")
+        known, start = request.tokens, request.computed_tokens
+        end = start + tokens
+        request.scheduled_step = self.planned
+        request.skipped_steps = 0
+        return Chunk(
+            request.key,
+            start,
+            tuple(known[start:end]) if tokens > 1 else (known[start],),
+            self._memory.ledger.extend(request.table, end, self.planned),
+            end == len(known),
+        )
+
+    def _commit_token(self, request: Request, sampled: Sampled | None, now: float) -> Emission:
+        if sampled is None:
+            raise InvariantError(f"the runner sampled no token for {request.key}")
+        index = request.generated_tokens
+        request.tokens.append(sampled.token_id)
+        if request.due_seconds is not None:
+            request.pace(now)
+        if index == len(request.spec.generated_token_ids):
+            self._roster.record(request, Happening.PREFILLED, now, self.planned)
+        reason = end_by_token(request.spec, self._eos_token_ids, index, sampled.token_id)
+        if reason is not None:
+            self.finish(request, reason)
+        return Emission(request.key, index, sampled.token_id, sampled.logprobs, reason)
+
+    def finish(self, request: Request, reason: FinishReason) -> None:
+        """It ended by itself: its length says what to expect of its tenant."""
+        self._memory.quantiles.observe(request.spec.tenant, request.generated_tokens)
+        self._roster.record(request, Happening.FINISHED, self.now, self.planned, reason.value)
+        self._roster.remove(request)
+
+
+def _matched(plan: StepPlan, result: StepResult) -> list[Sampled | None]:
+    """Each chunk's sample, None where there is none."""
+    entries = iter(result.sampled)
+    matched = [next(entries, None) if chunk.samples else None for chunk in plan.chunks]
+    # Mostly they are the plan's own keys, in its order; comparing and hashing costs ten times as much.
+    if all(m is None or m.key is c.key for m, c in zip(matched, plan.chunks, strict=True)):
+        return matched
+    by_key = {entry.key: entry for entry in result.sampled}
+    return [by_key.get(chunk.key) if chunk.samples else None for chunk in plan.chunks]
