@@ -61,7 +61,8 @@ class Flights:
         sizes = [(chunk.start, len(chunk.token_ids)) for chunk in plan.chunks]
         shape, tokens = shape_of(sizes), array("i", [count for _, count in sizes])
         predicted = self._cost.predict(shape) if plan.chunks else 0.0
-        self._flights = {step: f for step, f in self._flights.items() if step == plan.step - 1}
+        while len(self._flights) > 1:
+            del self._flights[min(self._flights)]
         self._flights[plan.step] = Flight(requests, tokens, shape, now, predicted, releases)
 
     def land(self, plan: StepPlan, result: StepResult, now: float) -> Flight | None:

@@ -77,7 +77,7 @@ class Steps:
         """
         self._end_overdue(now)
         flight = self._flights.under_way(after.step)
-        if flight is None or after.step != self.planned or not after.chunks:
+        if flight is None or not after.chunks:
             return None
         starts_at = max(now, flight.started_at + (flight.predicted_seconds or self._flights.last_seconds))
         deadline = self._roster.next_deadline
@@ -95,7 +95,6 @@ class Steps:
                 released = self._roster.releases_after(flight.releases)
                 plan = self._plan_of(scheduled, starts_at, released, awaits_copies=self._memory.is_swapping)
                 return self._memory.with_copies(plan, after.step)
-        self.planned -= 1
         return None
 
     def apply(self, plan: StepPlan, result: StepResult, now: float) -> tuple[Emission, ...]:

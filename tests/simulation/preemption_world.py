@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from headway.engine.blocks import BlockLedger
@@ -19,7 +20,7 @@ from headway.engine.policy import POLICIES
 from headway.engine.preemption import PreemptionCosts, PreemptionLimits
 from headway.engine.prefix_cache import PrefixCache
 from headway.engine.scheduler import Scheduler
-from headway.engine.scripted import ScriptedRunner, StepCost
+from headway.engine.scripted import LETTERS, ScriptedRunner, StepCost
 from headway.engine.timeline import Happening
 from headway.engine.values import Emission, FinishReason, RequestSpec, Sampling, StepPlan, StepResult
 
@@ -52,6 +53,7 @@ class PreemptionWorld:
         policy: str,
         costs: PreemptionCosts = CHEAP_SWAPS,
         max_preemptions: int = 3,
+        alphabet: Sequence[int] = LETTERS,
     ) -> None:
         self.rng = rng
         self.runner = ScriptedRunner(
@@ -60,6 +62,7 @@ class PreemptionWorld:
             host_slots=slots,
             copy_delay=copy_delay,
             max_model_len=min(24, block_count * block_size),
+            alphabet=alphabet,
             cost=StepCost(per_step=0.01, per_new_token=0.001, per_context_token=0.0001),
         )
         sequences = rng.randint(1, 6)
@@ -88,7 +91,7 @@ class PreemptionWorld:
             self.ledger, self.limits, POLICIES[policy](), eos, cost=cost, memory=self.memory
         )
         self.told: dict[str, Told] = {}
-        self.now = 0.0
+        self.now: float = 0.0
         self.count = 0
         self.seen: Counter[str] = Counter()
 
