@@ -218,7 +218,7 @@ class FairPolicy:
     def charge(self, request: Request, cost: float) -> None:
         """Book what a step computed of it; also after it ended, for the step that ran meanwhile."""
         spec = request.spec
-        band = self._bands[spec.priority]
+        band = self._band(spec.priority)
         if request.debt:
             queue = band.queues.get(spec.tenant)
             if queue is not None:

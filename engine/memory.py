@@ -180,9 +180,9 @@ class Memory:
         """
         return 0 if request.table is None else self.ledger.kept_blocks(request.table) * self.ledger.block_size
 
-    def grow(self, request: Request, step: int) -> None:
-        """Take the block for its next token, beyond its reservation."""
-        self.ledger.extend(_table(request), request.computed_tokens + 1, step)
+    def grow(self, request: Request) -> None:
+        """Take the block for its next token, beyond its reservation; no step touches it yet."""
+        self.ledger.extend(_table(request), request.computed_tokens + 1)
 
     def load(self) -> dict[str, float]:
         """Counts for metrics."""

@@ -140,7 +140,7 @@ class Planner:
             growing = [request for request in growing if request.table is not None]
         room = max(0, self._memory.ledger.available_blocks)
         for request in growing[:room]:
-            self._memory.grow(request, self._step)
+            self._memory.grow(request)
         return set(growing[room:])
 
     def _choose(self, others: list[Request], blocks: int) -> tuple[Preemption, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,14 +11,14 @@ from tests.engine.stepping import TOKEN, make_scheduler, planned, request, resul
 from tests.simulation.preemption_world import CHEAP_SWAPS
 
 from headway.engine.blocks import BlockLedger
-from headway.engine.errors import InvariantError
+from headway.engine.fair import FairPolicy
 from headway.engine.limits import StepLimits
 from headway.engine.memory_settings import MemorySettings
-from headway.engine.policy import POLICIES, Fcfs
+from headway.engine.policy import POLICIES, Fcfs, Priority
 from headway.engine.prefix_cache import PrefixCache
 from headway.engine.scheduler import Scheduler
 from headway.engine.scripted import ScriptedRunner
-from headway.engine.values import Chunk, FinishReason, RequestKey, Sampling
+from headway.engine.values import FinishReason, RequestKey, Sampling
 
 DEVICES = pytest.mark.parametrize("thread", [Late, Early])
 
@@ -127,6 +126,47 @@ def test_blocks_of_a_late_stop_are_nobodys_until_the_step_ahead_has_landed() -> 
     assert touched == [{"a"}, {"a"}, {"a"}, {"b"}, {"b"}, {"b"}]
 
 
+def test_a_block_taken_for_a_plan_that_was_given_up_waits_for_no_step() -> None:
+    """The plan ahead lengthens a, then finds that a might have to give way; but a ends with the result."""
+    runner = ScriptedRunner(block_count=4, block_size=1, answer=lambda _: tuple(b"x!"))
+    memory = MemorySettings(is_overcommitted=True, answers_to_know=0)
+    engine = ahead_engine(runner, policy=Priority(), memory=memory)
+    engine.add(replace(ask("a", text="", max_tokens=3, sampling=BANG), priority=2))
+    engine.step(0.0)
+    engine.add(replace(ask("urgent", text="ab", max_tokens=1), priority=0))
+    outputs = [output for _ in range(4) for output in engine.step(0.0)]
+    ends = [output.key.request_id for output in outputs if output.finish_reason is not None]
+    assert ends == ["a", "urgent"]
+
+
+def test_who_is_moved_to_another_class_while_held_still_pays_for_the_step_under_way() -> None:
+    engine = ahead_engine(policy=FairPolicy())
+    engine.add(ask("a", max_tokens=9))
+    engine.step(0.0)
+    engine.hold("a")
+    engine.set_priority("a", 0)
+    assert len(tokens_of(engine.step(0.0))) == 1
+    engine.unhold("a")
+    assert len(tokens_of(run(engine)["a"])) == 7
+
+
+def test_an_id_that_comes_again_is_learned_again_and_its_former_life_forgotten_once() -> None:
+    runner = ScriptedRunner()
+    engine = ahead_engine(runner)
+    engine.add(ask("other", max_tokens=30))
+    spec = ask("a", text="again", max_tokens=9)
+    for _ in range(3):
+        engine.add(spec)
+        engine.step(0.0)
+        engine.cancel("a", FinishReason.CANCELLED)
+        engine.step(0.0)
+    engine.add(spec)
+    assert tokens_of(run(engine)["a"]) == runner.reference(spec.prompt_token_ids, GREEDY, 9)
+    engine.add(ask("last", max_tokens=2))
+    engine.step(0.0)
+    assert runner.known_requests == 1
+
+
 # -- The field's cases -----------------------------------------------------------------------------
 
 
@@ -198,68 +238,3 @@ def test_case_24_looking_ahead_and_giving_way_do_not_disturb_each_other(
         assert tokens_of(outputs[spec.request_id]) == runner.reference(spec.prompt_token_ids, GREEDY, 8)
     preemptions = engine.load.extra["preemptions_swap"] + engine.load.extra["preemptions_recompute"]
     assert preemptions > 0
-
-
-# -- Failures --------------------------------------------------------------------------------------
-
-
-def failing(name: str, start: int) -> Callable[[Chunk], Exception | None]:
-    return lambda c: RuntimeError("NaN") if c.key.request_id == name and c.start >= start else None
-
-
-@DEVICES
-@pytest.mark.parametrize("start", [0, 4, 8])
-def test_a_failing_request_ends_alone_and_what_was_planned_behind_it_is_planned_again(
-    start: int, thread: type[Late]
-) -> None:
-    runner = ScriptedRunner(fails=failing("bad", start))
-    limits = StepLimits(max_step_tokens=12, max_sequences=3, min_chunk_tokens=4)
-    engine = ahead_engine(runner, limits, thread=thread)
-    for name in ("a", "bad", "b"):
-        engine.add(ask(name, text=f"for {name}", max_tokens=10))
-    outputs = run(engine)
-    assert outputs["bad"][-1].finish_reason is FinishReason.ERROR
-    for name in ("a", "b"):
-        prompt = ask(text=f"for {name}").prompt_token_ids
-        assert tokens_of(outputs[name]) == runner.reference(prompt, GREEDY, 10)
-
-
-def test_a_step_ahead_that_fails_for_nobody_alive_ends_nobody() -> None:
-    # Exactly the token that is not wanted any more.
-    fails = failing("a", len(ask().prompt_token_ids) + 2)
-    runner = ScriptedRunner(answer=lambda _: tuple(b"hi!"), fails=fails)
-    engine = ahead_engine(runner)
-    engine.add(ask(max_tokens=9, sampling=BANG))
-    outputs = run(engine)["a"]
-    assert (text_of(outputs), outputs[-1].finish_reason) == ("hi", FinishReason.STOP)
-
-
-@DEVICES
-def test_a_broken_device_is_raised_and_loses_nothing(thread: type[Late]) -> None:
-    broken = False
-    runner = ScriptedRunner(fails=lambda _: RuntimeError("device lost") if broken else None)
-    engine = ahead_engine(runner, thread=thread)
-    for name in "ab":
-        engine.add(ask(name))
-    outputs = list(engine.step(0.0))
-    broken = True
-    if thread is Early:
-        outputs += engine.step(0.0)
-    for _ in range(3):
-        with pytest.raises(RuntimeError, match="device lost"):
-            engine.step(0.0)
-        engine.check_books()
-    broken = False
-    for name, rest in run(engine).items():
-        own = [output for output in outputs if output.key.request_id == name]
-        assert tokens_of([*own, *rest]) == runner.reference(ask().prompt_token_ids, GREEDY, 8)
-
-
-def test_a_placeholder_that_was_never_sampled_is_a_broken_engine() -> None:
-    runner, scheduler = ScriptedRunner(), make_scheduler()
-    scheduler.add(request("a"))
-    first = planned(scheduler)
-    second = scheduler.plan_ahead(first, 0.0)
-    assert second is not None
-    with pytest.raises(InvariantError, match="sampled no token for position"):
-        runner.execute(replace(second, admitted=first.admitted))
