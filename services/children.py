@@ -33,7 +33,8 @@ def worker_command(settings: UpSettings, worker_id: str, index: int) -> list[str
         ("--log-format", "json"),
         ("--log-level", settings.log_level),
     ]
-    return headway_command("worker", *_arguments(options))
+    flags = ("--look-ahead",) if settings.looks_ahead else ()
+    return headway_command("worker", *flags, *_arguments(options))
 
 
 def gateway_command(settings: UpSettings, listen_fd: int) -> list[str]:

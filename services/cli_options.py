@@ -126,6 +126,14 @@ HostCache = Annotated[
         help="Host memory for the KV of requests that gave way; 0: computed again.",
     ),
 ]
+LookAhead = Annotated[
+    bool,
+    typer.Option(
+        "--look-ahead/--no-look-ahead",
+        envvar="HEADWAY_LOOK_AHEAD",
+        help="Plan the next step while one runs; pays where the device is not the CPU.",
+    ),
+]
 Weights = Annotated[
     str,
     typer.Option(

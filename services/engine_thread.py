@@ -126,6 +126,8 @@ class EngineThread:
         except BaseException as error:  # whatever it is, the I/O loop must learn of it
             self.failure = error
             self._notify()
+        finally:
+            self._engine.close()
 
     def _wait_for_work(self) -> bool:
         """Sleep until a command comes, a request can run, or a time has come; False: stop."""

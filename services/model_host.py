@@ -62,7 +62,14 @@ def build_engine(settings: WorkerSettings) -> ModelHost:
         is_overcommitted=settings.is_overcommitted,
         costs=measure_swap_costs(runner) or RECOMPUTE_ONLY,
     )
-    engine = Engine(runner, tokenizer, limits=limits, policy=POLICIES[settings.policy](), memory=memory)
+    engine = Engine(
+        runner,
+        tokenizer,
+        limits=limits,
+        policy=POLICIES[settings.policy](),
+        memory=memory,
+        looks_ahead=settings.looks_ahead,
+    )
     for tenant, weight in settings.tenant_weights:
         engine.set_weight(tenant, weight)
     name = served_name(settings.model, settings.served_name)

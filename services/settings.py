@@ -52,6 +52,8 @@ class WorkerSettings:
     """Admit by how long answers usually get, and let somebody give way when that was wrong."""
     host_cache_bytes: int = 0
     """Host memory for the KV of requests that gave way; 0: it is computed again."""
+    looks_ahead: bool = False
+    """Plan the next step while one runs."""
     tenant_weights: TenantWeights = ()
     """Shares under the fair policy; 1 for tenants not named."""
     ttft_seconds: float | None = None
@@ -122,6 +124,8 @@ class UpSettings:
     max_batch_tokens: int = 512
     threads: int | None = None
     policy: PolicyName = "fair"
+    looks_ahead: bool = False
+    """Every worker plans its next step while one runs."""
     drain_seconds: float = 10.0
     """How long open answers may still finish at the first Ctrl-C, in the gateway and then in the workers."""
     metrics_port: int | None = None
