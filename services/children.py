@@ -33,8 +33,8 @@ def worker_command(settings: UpSettings, worker_id: str, index: int) -> list[str
         ("--log-format", "json"),
         ("--log-level", settings.log_level),
     ]
-    flags = ("--look-ahead",) if settings.looks_ahead else ()
-    return headway_command("worker", *flags, *_arguments(options))
+    look_ahead = "--look-ahead" if settings.looks_ahead else "--no-look-ahead"
+    return headway_command("worker", look_ahead, *_arguments(options))
 
 
 def gateway_command(settings: UpSettings, listen_fd: int) -> list[str]:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.engine.late import Early, Late
 
 from headway.engine.engine import Engine
 from headway.engine.errors import ContextLengthError, RequestError
@@ -99,6 +100,7 @@ class EngineWalk(RuleBasedStateMachine):
         memory=st.sampled_from(MEMORIES),
         host_slots=st.sampled_from((0, 3, 8)),
         copy_delay=st.integers(0, 2),
+        device=st.sampled_from((None, Late, Early)),
     )
     def make(
         self,
@@ -114,6 +116,7 @@ class EngineWalk(RuleBasedStateMachine):
         memory: MemorySettings,
         host_slots: int,
         copy_delay: int,
+        device: type[Late] | None,
     ) -> None:
         self.failing: set[str] = set()
         self.runner = ScriptedRunner(
@@ -133,9 +136,19 @@ class EngineWalk(RuleBasedStateMachine):
             max_passes=passes,
             max_looks=looks,
         )
-        self.engine = Engine(
-            self.runner, ByteTokenizer(), limits=self.limits, policy=POLICIES[policy](), memory=memory
-        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("headway.engine.engine.RunnerThread", device)
+            self.engine = Engine(
+                self.runner,
+                ByteTokenizer(),
+                limits=self.limits,
+                policy=POLICIES[policy](),
+                memory=memory,
+                looks_ahead=device is not None,
+            )
+        self.looks_ahead = device is not None
+        self.planned_at = 0.0
+        """When the plans were made that are checked now, at the earliest."""
         self.policy = policy
         self.memory = memory
         self.answers: dict[str, Answer] = {}
@@ -279,6 +292,7 @@ class EngineWalk(RuleBasedStateMachine):
 
     @rule(seconds=st.integers(0, 3))
     def step(self, seconds: int) -> None:
+        self.planned_at = self.now if self.looks_ahead else self.now + seconds
         self.now += seconds
         load = self.engine.load
         outputs = self.engine.step(self.now)
@@ -296,7 +310,8 @@ class EngineWalk(RuleBasedStateMachine):
         answer = self.answers[output.key.request_id]
         assert answer.end is None
         assert output.key.epoch == answer.spec.epoch
-        assert not (output.token_ids and (answer.is_held or answer.expected_end is not None))
+        assert not (output.token_ids and answer.expected_end is not None)
+        assert not (output.token_ids and answer.is_held and not self.looks_ahead)
         answer.published += output.token_ids
         answer.shown += output.text
         answer.end = output.finish_reason
@@ -346,7 +361,7 @@ class EngineWalk(RuleBasedStateMachine):
             end = chunk.start + len(chunk.token_ids)
             assert len(chunk.block_table) >= -(-end // self.runner.block_size)
             deadline = self.answers[chunk.key.request_id].spec.deadline_seconds
-            assert deadline is None or self.now < deadline
+            assert deadline is None or self.planned_at < deadline
 
     @invariant()
     def books_balance(self) -> None:
@@ -366,6 +381,7 @@ class EngineWalk(RuleBasedStateMachine):
         for _ in range(60 * (1 + len(self.answers))):
             if not self.engine.has_work:
                 break
+            self.planned_at = self.now
             self.now += 0.05 * (self.policy == "dynamic")
             for output in self.engine.step(self.now):
                 self.publish(output)

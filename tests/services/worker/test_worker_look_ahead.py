@@ -90,7 +90,6 @@ def test_a_device_that_hangs_does_not_hang_whoever_stops_the_engine() -> None:
     assert thread.failure is None
 
 
-def test_up_hands_the_choice_to_its_workers(tmp_path: Path) -> None:
-    ahead = worker_command(UpSettings(state_dir=tmp_path, looks_ahead=True), "w-1", 0)
-    assert "--look-ahead" in ahead
-    assert "--look-ahead" not in worker_command(UpSettings(state_dir=tmp_path), "w-1", 0)
+@pytest.mark.parametrize(("looks_ahead", "option"), [(True, "--look-ahead"), (False, "--no-look-ahead")])
+def test_up_hands_the_choice_to_its_workers(tmp_path: Path, looks_ahead: bool, option: str) -> None:
+    assert option in worker_command(UpSettings(state_dir=tmp_path, looks_ahead=looks_ahead), "w-1", 0)
