@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from headway.engine.limits import StepLimits
 from headway.engine.memory import Memory
@@ -11,6 +12,9 @@ from headway.engine.policy import Policy
 from headway.engine.preemption import Candidate, Preemption
 from headway.engine.request import Request
 from headway.engine.shares import floor_chunk
+
+TURNS: Final = 8
+"""One more than a step holds may run for each so many that it holds."""
 
 
 @dataclass(slots=True)
@@ -21,7 +25,9 @@ class Admission:
     memory: Memory
     limits: StepLimits
     active: list[Request]
-    """All running requests of the step, changed when one gives way."""
+    """The running requests of the step, changed when one gives way."""
+    running: Mapping[str, Request]
+    """All that have their blocks, also those left out of the step."""
     prefills: list[Request]
     """Those of them in the middle of their prefill."""
     budget: int
@@ -55,7 +61,7 @@ class Admission:
                 break
             if self.memory.is_expected(request):
                 continue
-            if len(self.active) + len(self.started) >= self.limits.max_sequences:
+            if not (self._has_place or self._may_take_turns(request)):
                 self._displace(request, sequences=1)
                 break
             if self.memory.has_room(request, self.active + self.started):
@@ -69,10 +75,30 @@ class Admission:
                 break
         return self.started
 
+    @property
+    def _has_place(self) -> bool:
+        """Whether the step has room for one more sequence."""
+        return len(self.active) + len(self.started) < self.limits.max_sequences
+
+    def _may_take_turns(self, request: Request) -> bool:
+        """Whether it may run beside as many as a step holds: then some of them are left out in turns.
+
+        For a tenant with less than its share of the running requests. Otherwise it would wait until an answer
+        ends of those who have more than theirs. A better class never gives turns to a lower one.
+        """
+        most = self.limits.max_sequences + self.limits.max_sequences // TURNS
+        running = [other.spec for other in self.running.values() if not other.is_held]
+        spec = request.spec
+        if len(running) >= most or any(other.priority < spec.priority for other in running):
+            return False
+        peers = [other.tenant for other in running if other.priority == spec.priority]
+        return 1 + peers.count(spec.tenant) <= len(peers) * self.policy.share(request)
+
     def _start(self, request: Request, passed: list[Request]) -> None:
         self.start(request)
+        if self._has_place:
+            self.memory.expect_more(request)
         self.started.append(request)
-        self.memory.expect_more(request)
         for earlier in passed:
             earlier.passes += 1
 

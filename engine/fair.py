@@ -10,82 +10,18 @@ request   inside a tenant by slack: deadline less predicted service, patience in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import count, takewhile
+from itertools import takewhile
 from typing import Final
 
-from headway.engine.fairness import Account, VirtualTimes
-from headway.engine.line import Line, Rank
+from headway.engine.band import Band, TenantQueue
+from headway.engine.fairness import VirtualTimes
+from headway.engine.line import Rank
 from headway.engine.request import Request
 
 MOST_DISPLACED: Final = 8
 """How often tenants with a longer cached prefix may go before the first one."""
 WINDOW: Final = 16
 """Tenants whose prefixes are compared."""
-
-
-class TenantQueue:
-    """What waits of one tenant in one class, least slack first."""
-
-    __slots__ = ("account", "displaced", "line", "place", "serial", "since")
-
-    def __init__(self, account: Account, serial: int) -> None:
-        self.account = account
-        self.serial = serial
-        self.line: Line[Request] = Line()
-        self.displaced = 0
-        self.since = float("-inf")
-        """When it last started a request, or since when something waits in it."""
-        self.place: tuple[Rank, Rank] | None = None
-        """Its ranks in the band's two lines while something waits in it."""
-
-
-class Band:
-    """The tenants of one class. A queue exists while its tenant has a live request here."""
-
-    def __init__(self, weights: Mapping[str, float]) -> None:
-        self.times = VirtualTimes(weights)
-        self.queues: dict[str, TenantQueue] = {}
-        self.order: Line[TenantQueue] = Line()
-        """Queues in which something waits, by the position of their account."""
-        self.ages: Line[TenantQueue] = Line()
-        """The same, by age."""
-        self._serial = count()
-
-    def join(self, tenant: str) -> None:
-        """One more live request."""
-        account = self.times.join(tenant)
-        if tenant not in self.queues:
-            self.queues[tenant] = TenantQueue(account, next(self._serial))
-
-    def leave(self, tenant: str) -> None:
-        """One live request less; it waits no more."""
-        self.times.leave(tenant)
-        if self.queues[tenant].account.live == 0:
-            del self.queues[tenant]
-
-    def place(self, queue: TenantQueue) -> None:
-        """Put a queue where its account and its age belong, or nowhere when nothing waits in it."""
-        if queue.place is not None:
-            self.order.discard(queue.place[0])
-            self.ages.discard(queue.place[1])
-            queue.place = None
-        if len(queue.line):
-            queue.place = ((queue.account.position, queue.serial), (queue.since, queue.serial))
-            self.order.add(queue.place[0], queue)
-            self.ages.add(queue.place[1], queue)
-
-    def at(self, place: int) -> TenantQueue | None:
-        """The queue at a place of the order, once all up to it stand where they belong; None: past the end.
-
-        Positions only grow between two calls of ``place``, so a queue that was charged stands too far in
-        front, and only those that are looked at have to move.
-        """
-        while place < len(self.order):
-            queue = self.order[place]
-            if queue.place is not None and queue.place[0][0] >= queue.account.position:
-                return queue
-            self.place(queue)
-        return None
 
 
 class FairPolicy:
@@ -201,6 +137,12 @@ class FairPolicy:
         # Forgotten while its only request is held: it was at the floor.
         return 0.0 if account is None else account.position - times.floor()
 
+    def share(self, request: Request) -> float:
+        """Its tenant's weight among those of its class that have live requests."""
+        queues = self._band(request.spec.priority).queues
+        own = queues[request.spec.tenant].account.weight
+        return own / sum([queue.account.weight for queue in queues.values()])
+
     def ahead(self, request: Request, work: Callable[[Request], float]) -> float:
         """All of better classes, and of its own tenant what is more urgent, stretched by its share."""
         spec = request.spec
@@ -212,8 +154,7 @@ class FairPolicy:
             return total
         rank = self._rank(request)
         mine = sum(work(other) for other in takewhile(lambda other: other.rank < rank, own.line))
-        weights = sum(queue.account.weight for queue in band.queues.values())
-        return total + mine * weights / own.account.weight
+        return total + mine / self.share(request)
 
     def charge(self, request: Request, cost: float) -> None:
         """Book what a step computed of it; also after it ended, for the step that ran meanwhile."""

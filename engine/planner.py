@@ -61,7 +61,8 @@ class Planner:
         urgent, patient = budget.split(decodes)
         budget.take_decodes(urgent)
         self._memory.expect(prefills, is_ahead=self._is_ahead)
-        prefills += self._admit(active, prefills, budget)
+        # Who started beyond the places of this step has its first turn in the next.
+        prefills += self._admit(active, prefills, budget)[: self.limits.max_sequences - len(active)]
         present = [r for r in prefills if r.table is not None and not self._memory.is_arriving(r)]
         granted = budget.grant_prefills(self._policy, present)
         taken = budget.take_patient([r for r in patient if r.table is not None], is_crowded=bool(granted))
@@ -87,8 +88,8 @@ class Planner:
     def _active(self, waiting: set[Request]) -> list[Request]:
         """Running requests that this step may serve, without those that are known to be left out.
 
-        Held ones do not count against ``max_sequences``, so there may be more once they come back: then those
-        whose last step is longest ago go first.
+        There may be more than ``max_sequences``: held ones that came back, and tenants below their share that
+        run in turns with the others. Those whose last step is longest ago go first.
         """
         active = [request for request in self._roster.running.values() if not request.is_held]
         if waiting:
@@ -109,6 +110,7 @@ class Planner:
             memory=self._memory,
             limits=self.limits,
             active=active,
+            running=self._roster.running,
             prefills=prefills,
             budget=budget.prefill_tokens(),
             start=self._start,

@@ -70,6 +70,10 @@ class Policy(Protocol):
         """How far its tenant is above its share; more gives way first."""
         ...
 
+    def share(self, request: Request) -> float:
+        """The part of its class's service that is due to its tenant; 0: nobody's share is counted."""
+        ...
+
     def ahead(self, request: Request, work: Callable[[Request], float]) -> float:
         """The ``work`` of what waits and will be served before a request that would join now."""
         ...
@@ -139,6 +143,10 @@ class RankedPolicy(ABC):
 
     def over_share(self, request: Request) -> float:  # noqa: ARG002 -- nobody's share is counted
         """Nobody is above a share."""
+        return 0.0
+
+    def share(self, request: Request) -> float:  # noqa: ARG002 -- nobody's share is counted
+        """Nobody has a share."""
         return 0.0
 
     def ahead(self, request: Request, work: Callable[[Request], float]) -> float:

@@ -24,6 +24,7 @@ MAY_IMPORT = {
 
 CORE = {
     "admission",
+    "band",
     "block_table",
     "blocks",
     "budget",

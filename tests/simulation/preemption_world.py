@@ -65,7 +65,7 @@ class PreemptionWorld:
             alphabet=alphabet,
             cost=StepCost(per_step=0.01, per_new_token=0.001, per_context_token=0.0001),
         )
-        sequences = rng.randint(1, 6)
+        sequences = rng.randint(1, 9)
         self.max_preemptions = max_preemptions
         self.limits = StepLimits(
             max_step_tokens=sequences + rng.randint(0, 8),
@@ -152,7 +152,7 @@ class PreemptionWorld:
         self.scheduler.set_weight(self.rng.choice("abc"), self.rng.choice((0.5, 1.0, 3.0)))
         if self.live:
             self.scheduler.set_priority(self.rng.choice(self.live).spec.request_id, self.rng.randint(0, 2))
-        sequences = self.rng.randint(1, 6)
+        sequences = self.rng.randint(1, 9)
         tokens = sequences + self.rng.randint(0, 8)
         self.limits = replace(self.limits, max_sequences=sequences, max_step_tokens=tokens)
         self.scheduler.set_limits(self.limits)

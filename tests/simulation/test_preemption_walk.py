@@ -55,15 +55,15 @@ def walk_on(first_seed: int, operations: int, costs: PreemptionCosts, steps: int
     ("costs", "swaps"), [(CHEAP_SWAPS, True), (NO_SWAPS, False)], ids=["swap", "recompute"]
 )
 def test_long_walks_end_with_the_right_answers(costs: PreemptionCosts, swaps: bool) -> None:
-    seen = walk_on(0, operations=100, costs=costs, steps=10_000)
+    seen = walk_on(0, operations=100, costs=costs, steps=5_000)
     # A walk that never meets the corner proves nothing about it.
     assert seen["preemptions"] > 50
-    assert seen["hits"] > 100
+    assert min(seen["hits"], seen["late"], seen["too late"], seen["lost"]) > 50, seen
     assert (seen["out"] > 20 and seen["back"] > 20) == swaps, seen
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("costs", [CHEAP_SWAPS, NO_SWAPS], ids=["swap", "recompute"])
-def test_a_million_steps_end_with_the_right_answers(costs: PreemptionCosts) -> None:
-    walk_on(1000, operations=500, costs=costs, steps=1_000_000)
+def test_half_a_million_steps_end_with_the_right_answers(costs: PreemptionCosts) -> None:
+    walk_on(1000, operations=500, costs=costs, steps=500_000)
