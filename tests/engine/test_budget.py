@@ -111,6 +111,16 @@ def test_a_prefill_gets_its_floor_even_when_every_token_is_late() -> None:
     assert len(plan.chunks) == 21
 
 
+def test_for_late_tokens_a_step_is_not_planned_shorter_than_the_least_length() -> None:
+    limits = StepLimits(max_step_tokens=1000, max_step_seconds=0.5, min_step_seconds=0.1, min_chunk_tokens=8)
+    scheduler = make_scheduler(limits)
+    scheduler.add(spec("chat", tpot=0.001))
+    _, now = step(scheduler, 100.0)
+    scheduler.add(spec("book", prompt=5000, arrival=now))
+    plan, _ = step(scheduler, now)
+    assert seconds_of(plan) == pytest.approx(0.1, rel=0.1)
+
+
 def test_a_late_token_does_not_make_all_later_ones_late() -> None:
     scheduler = make_scheduler(StepLimits(max_step_tokens=1000, max_step_seconds=0.5))
     scheduler.add(spec("chat", tpot=0.2))

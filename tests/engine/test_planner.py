@@ -4,27 +4,38 @@ from __future__ import annotations
 
 from headway.engine.blocks import BlockLedger
 from headway.engine.cost_model import CostModel
+from headway.engine.fair import FairPolicy
 from headway.engine.limits import StepLimits
 from headway.engine.memory import Memory
 from headway.engine.overcommit import OutputQuantiles
-from headway.engine.policy import Priority
+from headway.engine.policy import Policy, Priority
 from headway.engine.scheduler import Scheduler
 from headway.engine.timeline import Happening
 from headway.engine.values import Objective, RequestSpec, Sampled, Sampling, StepPlan, StepResult
 
 
-def crowded(blocks: int) -> Scheduler:
+def crowded(blocks: int, policy: Policy | None = None) -> Scheduler:
     """A scheduler that believes every answer to be one token long, and so admits too many."""
     ledger, cost = BlockLedger(blocks, 4), CostModel()
     quantiles = OutputQuantiles(min_samples=1)
-    quantiles.observe("default", 1)
+    for tenant in ("default", "first", "second", "third"):
+        quantiles.observe(tenant, 1)
     memory = Memory(ledger, cost, is_overcommitted=True, quantiles=quantiles)
-    return Scheduler(ledger, StepLimits(max_sequences=8), Priority(), frozenset(), cost=cost, memory=memory)
+    limits = StepLimits(max_sequences=8)
+    return Scheduler(ledger, limits, policy or Priority(), frozenset(), cost=cost, memory=memory)
 
 
-def add(scheduler: Scheduler, name: str, prompt: int, max_tokens: int, *, tpot: float | None = None) -> None:
+def add(
+    scheduler: Scheduler,
+    name: str,
+    prompt: int,
+    max_tokens: int,
+    *,
+    tpot: float | None = None,
+    tenant: str = "default",
+) -> None:
     objective = None if tpot is None else Objective(tpot, tpot)
-    spec = RequestSpec(name, 0, (1,) * prompt, Sampling(), max_tokens, objective=objective)
+    spec = RequestSpec(name, 0, (1,) * prompt, Sampling(), max_tokens, tenant=tenant, objective=objective)
     scheduler.add(spec)
 
 
@@ -77,10 +88,11 @@ def test_a_step_in_which_somebody_gave_way_starts_nobody_else() -> None:
     assert gave_way >= 1
 
 
-def test_the_first_of_those_who_grow_never_gives_way() -> None:
-    scheduler = crowded(blocks=6)
-    for name in ("first", "second", "third"):
-        add(scheduler, name, prompt=3, max_tokens=18)
+def test_the_first_of_those_who_grow_never_gives_way_though_its_tenant_has_most() -> None:
+    scheduler = crowded(blocks=6, policy=FairPolicy())
+    add(scheduler, "first", prompt=7, max_tokens=14, tenant="first")
+    for name in ("second", "third"):
+        add(scheduler, name, prompt=3, max_tokens=18, tenant=name)
     for place in range(200):
         if step(scheduler, float(place)) is None:
             break

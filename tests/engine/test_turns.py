@@ -82,6 +82,12 @@ def test_one_more_runs_for_each_eight_places() -> None:
 
 
 def test_a_better_class_gives_no_turns_to_a_lower_one() -> None:
-    bench = crowded(priority=0)
-    bench.add("light", tenant="light", priority=1)
-    assert not any("light" in in_step(bench.step()) for _ in range(20))
+    bench = Bench(sequences=8)
+    bench.add("chat", priority=0, max_tokens=30)
+    for place in range(20):
+        bench.add(f"heavy{place}", max_tokens=100, tenant="heavy")
+    bench.step()
+    bench.add("light", tenant="light")
+    while "chat" not in bench.ends:
+        assert "light" not in in_step(bench.step())
+    assert any("light" in in_step(bench.step()) for _ in range(3))

@@ -195,8 +195,10 @@ def test_a_batch_job_under_an_endless_interactive_stream_starts_within_its_age_l
     assert starts_after(FairPolicy(age_limit_seconds=1e9), 5.0)[0] == float("inf")
 
 
-def test_an_aged_job_is_not_displaced_and_ageing_never_takes_the_better_bands_place() -> None:
-    service = Service(FairPolicy(age_limit_seconds=0.5), StepLimits(max_step_tokens=64, max_sequences=2))
+@pytest.mark.parametrize("sequences", [1, 2])
+def test_an_aged_job_is_not_displaced_and_ageing_never_takes_the_better_bands_place(sequences: int) -> None:
+    limits = StepLimits(max_step_tokens=64, max_sequences=sequences)
+    service = Service(FairPolicy(age_limit_seconds=0.5), limits)
     interactive: list[str] = []
     for _ in range(2000):
         while service.waiting["chat"] < 3:
