@@ -20,6 +20,7 @@ from headway.engine.scheduler import Scheduler
 from headway.engine.scripted import ScriptedRunner
 from headway.engine.values import FinishReason, RequestKey, Sampling
 
+A = RequestKey("a", 0)
 DEVICES = pytest.mark.parametrize("thread", [Late, Early])
 
 
@@ -167,6 +168,23 @@ def test_an_id_that_comes_again_is_learned_again_and_its_former_life_forgotten_o
     assert runner.known_requests == 1
 
 
+def test_an_id_released_again_while_a_plan_tells_its_former_release_is_told_again() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(request("b", max_tokens=20))
+    scheduler.add(request("a"))
+    step(scheduler)
+    scheduler.cancel("a", FinishReason.CANCELLED)
+    plan = planned(scheduler)
+    # Its last output is taken; its release is told by a plan that is thrown away.
+    scheduler.apply(plan, replace(result_of(plan), step=0), 0.0)
+    scheduler.add(request("a"))
+    plan = planned(scheduler)
+    assert (plan.released, [entry.key for entry in plan.admitted]) == ((A,), [A])
+    scheduler.cancel("a", FinishReason.CANCELLED)
+    scheduler.apply(plan, result_of(plan), 0.0)
+    assert planned(scheduler).released == (A,)
+
+
 # -- The field's cases -----------------------------------------------------------------------------
 
 
@@ -185,6 +203,22 @@ def test_case_11_a_resubmitted_id_gets_nothing_of_the_step_under_way(steps: int,
     assert {output.key.epoch for output in outputs["a"]} == {1}
     assert tokens_of(outputs["a"]) == runner.reference(again.prompt_token_ids, GREEDY, 9)
     assert len(tokens_of(outputs["b"])) == 9 - steps
+
+
+@DEVICES
+def test_case_11_a_resubmitted_id_gets_nothing_of_a_prefill_under_way(thread: type[Late]) -> None:
+    """Both lives stand at the beginning: only the epoch tells them apart."""
+    runner = ScriptedRunner()
+    engine = ahead_engine(runner, thread=thread)
+    engine.add(ask("b", text="other", max_tokens=20))
+    engine.step(0.0)
+    engine.add(ask("a", text="first", max_tokens=9))
+    engine.step(0.0)
+    again = replace(ask("a", text="again", max_tokens=9), epoch=1)
+    engine.add(again)
+    outputs = run(engine)
+    assert {output.key.epoch for output in outputs["a"]} == {1}
+    assert tokens_of(outputs["a"]) == runner.reference(again.prompt_token_ids, GREEDY, 9)
 
 
 @pytest.mark.parametrize("fate", ["applied", "lost", "cancelled", "stopped"])
@@ -212,7 +246,7 @@ def test_case_13_there_is_no_placeholder_that_could_be_miscounted(fate: str) -> 
 
 
 def answer_of_a(scheduler: Scheduler) -> tuple[int, ...]:
-    known = scheduler.announce(RequestKey("a", 0))
+    known = scheduler.announce(A)
     assert known is not None
     return known.generated_token_ids
 
