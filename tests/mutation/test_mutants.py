@@ -13,8 +13,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from tests.mutation.mutants import MUTANTS, Mutant
+from tests.mutation.look_ahead_mutants import LOOK_AHEAD_MUTANTS
+from tests.mutation.memory_mutants import MEMORY_MUTANTS
+from tests.mutation.mutant import Mutant
+from tests.mutation.scheduling_mutants import SCHEDULING_MUTANTS
 
+MUTANTS = MEMORY_MUTANTS + SCHEDULING_MUTANTS + LOOK_AHEAD_MUTANTS
 ROOT = Path(__file__).parents[2]
 COPIED = ("engine", "kernels", "queueing", "gateway", "services", "src", "tests", "pyproject.toml")
 

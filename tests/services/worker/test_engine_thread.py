@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headway.engine.engine import Engine
+from headway.engine.errors import DeadlineError
 from headway.engine.limits import StepLimits
 from headway.engine.policy import Fcfs
 from headway.engine.scripted import ByteTokenizer, ScriptedRunner
+from headway.engine.values import FinishReason, RequestSpec, Sampling
 from headway.queueing.client import Client
 from headway.queueing.memory_queue import MemoryQueue
 from headway.services.engine_thread import EngineThread
@@ -35,6 +37,34 @@ def test_a_word_about_nothing_is_not_posted() -> None:
     assert not thread._inbox
     thread.acknowledge([("job", 1)])
     assert len(thread._inbox) == 1
+
+
+class SecondTooLate(Engine):
+    """Whose first choice can be in time, and no other."""
+
+    def add(self, spec: RequestSpec, now: float | None = None) -> None:
+        if not spec.request_id.endswith("#0"):
+            raise DeadlineError("too late")
+        super().add(spec, now)
+
+
+def test_a_job_of_which_a_later_choice_is_out_of_reach_ends_as_a_whole() -> None:
+    engine = SecondTooLate(ScriptedRunner(), ByteTokenizer(), limits=StepLimits(), policy=Fcfs())
+    thread = EngineThread(
+        engine,
+        notify=lambda: None,
+        observe_step=lambda _: None,
+        clock=lambda: 0.0,
+        unacknowledged_tokens=1,
+    )
+    thread.add("job", [RequestSpec(f"job#{choice}", 1, (1,), Sampling(), 9) for choice in range(3)])
+    thread._iterate()
+    ended = {output.key.request_id: output for output in thread.take()}
+    assert {name: output.finish_reason for name, output in ended.items()} == dict.fromkeys(
+        ("job#0", "job#1", "job#2"), FinishReason.DEADLINE
+    )
+    assert ended["job#1"].error_message == "too late"
+    assert not engine.has_work
 
 
 async def test_only_tokens_that_were_written_are_acknowledged(

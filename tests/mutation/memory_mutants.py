@@ -1,8 +1,8 @@
-"""One wrong line each: a decrement, fence, lift or charge that is missing, and the test that must notice."""
+"""Memory with one wrong line each: a decrement or a fence that is missing, and the test that must notice."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from tests.mutation.mutant import Mutant
 
 MEMORY_WALK = "tests/simulation/test_memory_walk.py::test_long_walks_keep_every_block_and_every_byte"
 SCHEDULER_WALK = "tests/simulation/test_preemption_walk.py::test_long_walks_end_with_the_right_answers"
@@ -10,19 +10,7 @@ LEDGER = "tests/engine/test_blocks.py"
 HOST_POOL = "tests/engine/test_host_pool.py"
 PREFIX_CACHE = "tests/engine/test_prefix_cache.py"
 PREEMPTION = "tests/engine/test_preemption.py"
-FAIRNESS = "tests/engine/test_fairness.py"
 OVERCOMMIT = "tests/engine/test_overcommit.py"
-
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """``file`` with its only ``right`` replaced by ``wrong``; ``test`` fails then."""
-
-    name: str
-    file: str
-    right: str
-    wrong: str
-    test: str
 
 
 def _blocks(name: str, right: str, wrong: str, test: str = MEMORY_WALK) -> Mutant:
@@ -41,7 +29,7 @@ def _victims(name: str, right: str, wrong: str, test: str = PREEMPTION) -> Mutan
     return Mutant(name, "engine/preemption.py", right, wrong, test)
 
 
-MUTANTS = (
+MEMORY_MUTANTS = (
     _blocks(
         "a released block keeps its reference",
         "            self._references[block] -= 1\n            self._fences",
@@ -147,6 +135,15 @@ MUTANTS = (
         "",
         MEMORY_WALK,
     ),
+    _blocks(
+        "a table is one block too long",
+        "            missing = self.blocks_for(tokens) - len(table.blocks)\n            promised",
+        "            missing = self.blocks_for(tokens) - len(table.blocks) + 1\n            promised",
+        LEDGER,
+    ),
+    _blocks(
+        "a reservation beyond the pool is made", "if not self.can_open(blocks, prefix):", "if False:", LEDGER
+    ),
     _cache(
         "a hit covers the whole prompt",
         "limit = (known_tokens - 1) // self._block_size\n        count",
@@ -178,7 +175,7 @@ MUTANTS = (
     ),
     _cache(
         "duplicates are computed side by side",
-        "return self.digest(chain, missed) in self._expected",
+        "return digest in self._expected or digest in self._under_way",
         "return False",
     ),
     _cache(
@@ -254,55 +251,6 @@ MUTANTS = (
         "            self.ledger.close_table(table)\n            request.computed_tokens = 0\n",
         "            self.ledger.close_table(table)\n",
         SCHEDULER_WALK,
-    ),
-    Mutant(
-        "a tenant that returns is not lifted",
-        "engine/fairness.py",
-        "            account.time = max(account.time, self.floor())\n",
-        "            self.floor()\n",
-        FAIRNESS,
-    ),
-    Mutant(
-        "the last to leave does not set the floor",
-        "engine/fairness.py",
-        "            self._floor = max(self._floor, account.time)\n",
-        "            pass\n",
-        FAIRNESS,
-    ),
-    Mutant(
-        "a step is not charged",
-        "engine/fairness.py",
-        "        else:\n            account.time += cost / account.weight",
-        "        else:\n            pass",
-        FAIRNESS,
-    ),
-    Mutant(
-        "a step is charged without its weight",
-        "engine/fairness.py",
-        "        else:\n            account.time += cost / account.weight",
-        "        else:\n            account.time += cost",
-        FAIRNESS,
-    ),
-    Mutant(
-        "a departed tenant's last step is not charged",
-        "engine/fairness.py",
-        "            account.time += cost / account.weight\n            self.leave",
-        "            self.leave",
-        FAIRNESS,
-    ),
-    Mutant(
-        "work that a preemption undid is charged again",
-        "engine/flights.py",
-        "paid = max(chunk.start, request.charged_tokens)",
-        "paid = chunk.start",
-        "tests/simulation/test_fair_shares.py::test_work_that_a_preemption_undid_is_charged_once",
-    ),
-    Mutant(
-        "what was cancelled meanwhile is not charged",
-        "engine/flights.py",
-        "                self._policy.charge(request, self._cost.price(paid, end - paid))\n",
-        "                pass\n",
-        "tests/simulation/test_fair_shares.py::test_a_cancelled_request_pays_for_the_step_that_ran_meanwhile",
     ),
     Mutant(
         "a swap that is carried twice is done after the first",

@@ -1,0 +1,63 @@
+"""The indexes say the truth: every field case and every invariant has its line, and what it names exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.mutation.test_mutants import MUTANTS
+
+TESTS = Path(__file__).resolve().parents[1]
+CASES = [str(number) for number in range(1, 42)]
+INVARIANTS = [
+    f"{letter}{number}" for letter, last in (("B", 13), ("S", 17), ("O", 7)) for number in range(1, last + 1)
+]
+NO_TEST = "cannot occur"
+
+
+def rows(page: str) -> dict[str, str]:
+    """The table's lines by their first cell."""
+    lines = (TESTS / "engine" / page).read_text(encoding="utf-8").splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+    names = [row[0] for row in cells[2:]]
+    assert len(names) == len(set(names))
+    return {row[0]: " ".join(row[1:]) for row in cells[2:]}
+
+
+def named_tests(row: str) -> list[tuple[str, str]]:
+    return re.findall(r"`([\w/]+\.py)::(\w+)`", row)
+
+
+@pytest.mark.parametrize(("page", "names"), [("field_cases.md", CASES), ("invariants.md", INVARIANTS)])
+def test_every_number_has_one_line_with_tests_that_exist(page: str, names: list[str]) -> None:
+    lines = rows(page)
+    assert list(lines) == names
+    assert [name for name, row in lines.items() if not named_tests(row) and NO_TEST not in row] == []
+    missing = [
+        f"{file}::{test}"
+        for row in lines.values()
+        for file, test in named_tests(row)
+        if not re.search(rf"^\s*(async )?def {test}\(|^{test} = ", (TESTS / file).read_text(), re.MULTILINE)
+    ]
+    assert missing == []
+
+
+def test_every_test_of_a_case_stands_in_its_line() -> None:
+    lines = rows("field_cases.md")
+    found = 0
+    for path in TESTS.rglob("test_*.py"):
+        for name, numbers in re.findall(
+            r"^\s*(?:async )?def (test_cases?_((?:(?:and_)?\d+_)+)\w+)", path.read_text(), re.MULTILINE
+        ):
+            for number in re.findall(r"\d+", numbers):
+                found += 1
+                assert (str(path.relative_to(TESTS)), name) in named_tests(lines[number]), name
+    assert found > 50
+
+
+def test_mutants_that_the_invariants_name_exist() -> None:
+    known = {mutant.name for mutant in MUTANTS}
+    named = {name for row in rows("invariants.md").values() for name in re.findall(r"“([^”]+)”", row)}
+    assert len(named) > 30
+    assert sorted(named - known) == []
