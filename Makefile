@@ -32,7 +32,7 @@ wheel-check: dev ## build the wheel, compare its file list, use it as a bare cli
 
 check: lint types test wheel-check ## everything that CI runs
 
-soak: dev ## the long random walks (an hour or more)
+soak: dev ## random walks of 10⁶ steps and every mutant (about 25 minutes on one core)
 	@$(BIN)/pytest -m soak --timeout=0 $(ARGS)
 
 bench-stalled: setup ## does a reader that stops reading slow anybody else down? (about 2 minutes)

@@ -107,7 +107,7 @@ class AheadWorld(PreemptionWorld):
         assert 1 <= len(keys) == len(set(keys)) <= self.limits.max_sequences
         assert ahead.new_tokens <= self.limits.max_step_tokens
         moved = (Happening.SWAPPED, Happening.RECOMPUTED)
-        assert not any(e.happening in moved for e in self.scheduler.timeline.events if e.step == ahead.step)
+        assert not any(event.happening in moved for event in self.happened_in(ahead.step))
         before = {chunk.key: chunk for chunk in plan.chunks}
         for chunk in ahead.chunks:
             told = self.told[chunk.key.request_id]

@@ -6,6 +6,7 @@ preemption, a swap, a prefix hit or a late copy that went wrong shows as a wrong
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from headway.engine.preemption import PreemptionCosts, PreemptionLimits
 from headway.engine.prefix_cache import PrefixCache
 from headway.engine.scheduler import Scheduler
 from headway.engine.scripted import LETTERS, ScriptedRunner, StepCost
-from headway.engine.timeline import Happening
+from headway.engine.timeline import Happening, RequestEvent
 from headway.engine.values import Emission, FinishReason, RequestSpec, Sampling, StepPlan, StepResult
 
 CHEAP_SWAPS = PreemptionCosts(1.0, 1e9, 1e9)
@@ -231,11 +232,15 @@ class PreemptionWorld:
         for key in keys:
             spec = self.told[key.request_id].spec
             assert spec.deadline_seconds is None or spec.is_demotable or self.now < spec.deadline_seconds
-        happened = [e for e in self.scheduler.timeline.events if e.step == plan.step]
+        happened = self.happened_in(plan.step)
         starts = [e.priority for e in happened if e.happening in (Happening.STARTED, Happening.RESUMED)]
         victims = [e.priority for e in happened if e.happening in (Happening.SWAPPED, Happening.RECOMPUTED)]
         assert not victims or not starts or (starts[0] < min(victims) and len(starts) == 1)
         return plan
+
+    def happened_in(self, step: int) -> list[RequestEvent]:
+        """The latest events, back to this step's first."""
+        return list(itertools.takewhile(lambda e: e.step >= step, reversed(self.scheduler.timeline.events)))
 
     def hear(self, emission: Emission) -> None:
         """[O1, O2, O3, S15] Each token once, in order, the right one; one end, after the last."""
