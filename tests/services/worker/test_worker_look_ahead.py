@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -22,9 +23,18 @@ from headway.services.settings import UpSettings
 from headway.services.worker_core import EngineDiedError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.services.worker.conftest import JobMaker, StartWorker, ToyText
+
+
+@pytest.fixture(autouse=True)
+def switch_interval() -> Iterator[None]:
+    """A worker that looks ahead sets it for its process, which is the tests' here."""
+    before = sys.getswitchinterval()
+    yield
+    sys.setswitchinterval(before)
 
 
 async def test_answers_are_the_models_own(
