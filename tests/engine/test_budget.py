@@ -76,6 +76,25 @@ def test_a_step_without_due_tokens_fills_the_longest_step_time() -> None:
     assert seconds_of(plan) == pytest.approx(0.2, rel=0.05)
 
 
+def test_deep_in_a_long_prompt_chunks_get_shorter_so_that_the_time_is_kept() -> None:
+    limits = StepLimits(max_step_tokens=1000, max_step_seconds=0.2, min_chunk_tokens=8)
+    scheduler = make_scheduler(limits, CostModel())
+    scheduler.add(spec("warm", prompt=20_000, max_tokens=1))
+    scheduler.add(spec("book", prompt=20_000, max_tokens=1))
+    now, chunks = 0.0, list[int]()
+    while scheduler.has_work:
+        plan = scheduler.plan(now)
+        assert plan is not None
+        work = sum(len(c.token_ids) * (c.start + len(c.token_ids) / 2) for c in plan.chunks)
+        taken = BASE + PER_TOKEN / 10 * plan.new_tokens + 1e-8 * work
+        sampled = tuple(Sampled(chunk.key, 7) for chunk in plan.chunks if chunk.samples)
+        now += taken
+        scheduler.apply(plan, StepResult(plan.step, sampled, taken), now)
+        chunks.append(plan.new_tokens)
+        assert len(chunks) < 30 or taken <= 0.2 * 1.1
+    assert min(chunks[30:-2]) < 800 < max(chunks)
+
+
 def test_the_token_due_first_ends_the_step_in_time() -> None:
     scheduler = make_scheduler(StepLimits(max_step_tokens=1000, max_step_seconds=0.5))
     scheduler.add(spec("chat", tpot=0.1))

@@ -89,7 +89,7 @@ SCHEDULING_MUTANTS = (
         "one sequence too many",
         "len(self.active) + len(self.started) < self.limits.max_sequences",
         "len(self.active) + len(self.started) <= self.limits.max_sequences",
-        WALK,
+        "tests/engine/test_turns.py",
     ),
     _admission(
         "who does not fit is passed for ever",
