@@ -241,10 +241,11 @@ class BlockLedger:
         self._finished_step = max(self._finished_step, step)
         self._copied_step = max(self._copied_step, step if copied_step is None else copied_step)
         # What left its tables earlier lands first: a hold may release the ancestor of a block in limbo.
-        landed = [block for block in self._limbo if self._fences[block] <= self._finished_step]
-        for block in landed:
-            del self._limbo[block]
-        self._free += self.cache.retire(landed)
+        if self._limbo:
+            landed = [block for block in self._limbo if self._fences[block] <= self._finished_step]
+            for block in landed:
+                del self._limbo[block]
+            self._free += self.cache.retire(landed)
         for hold in [hold for hold in self._holds if hold.step <= self._copied_step]:
             self._holds.remove(hold)
             self._close_hold(hold)
@@ -279,11 +280,13 @@ class BlockLedger:
         self._references[block] += 1
 
     def _take(self, count: int) -> tuple[int, ...]:
-        taken = tuple([self._free.pop() if self._free else self.cache.evict() for _ in range(count)])
+        taken = [self._free.pop() for _ in range(min(count, len(self._free)))]
+        if count > len(taken):
+            taken += self.cache.evict(count - len(taken))
         for block in taken:
             self._references[block] = 1
             self._generations[block] += 1
-        return taken
+        return tuple(taken)
 
     def _forget_table(self, table: BlockTable) -> None:
         if table not in self._tables:

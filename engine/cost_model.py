@@ -11,9 +11,8 @@ zero.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 SCALES: Final = (1.0, 64.0, 4096.0, 65536.0)
 """Units of the four features inside the fit, so that none drowns the others."""
@@ -34,8 +33,7 @@ MOST_CONTEXT_PRICE: Final = 1 / 64
 """A context token read costs at most this share of a new token, whatever the fit says."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepShape:
+class StepShape(NamedTuple):
     """What the model sees of a step."""
 
     new_tokens: int
@@ -44,11 +42,15 @@ class StepShape:
     """Σ m(p + m/2) over chunks of more than one token; 0: a step of decodes alone."""
 
 
-def shape_of(chunks: Sequence[tuple[int, int]]) -> StepShape:
+def shape_of(chunks: Iterable[tuple[int, int]]) -> StepShape:
     """The shape of a step whose chunks are (start, tokens)."""
-    new_tokens = sum([tokens for _, tokens in chunks])
-    context_tokens = new_tokens + sum([start for start, _ in chunks])
-    prefill_work = sum([tokens * (start + tokens / 2) for start, tokens in chunks if tokens > 1], 0.0)
+    new_tokens = context_tokens = 0
+    prefill_work = 0.0
+    for start, tokens in chunks:
+        new_tokens += tokens
+        context_tokens += start + tokens
+        if tokens > 1:
+            prefill_work += tokens * (start + tokens / 2)
     return StepShape(new_tokens, context_tokens, prefill_work)
 
 

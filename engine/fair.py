@@ -9,6 +9,7 @@ request   inside a tenant by slack: deadline less predicted service, patience in
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import takewhile
 from typing import Final
@@ -46,7 +47,7 @@ class FairPolicy:
         self._age_limit_seconds = age_limit_seconds
         self._quantum_tokens = quantum_tokens
         self._patience_seconds = patience_seconds
-        self._bands: dict[int, Band] = {}
+        self._bands: defaultdict[int, Band] = defaultdict(lambda: Band(self._weights))
         self._aged: Request | None = None
         self._started_aged = False
         self.waiting = 0
@@ -70,17 +71,17 @@ class FairPolicy:
 
     def times(self, priority: int) -> VirtualTimes:
         """The accounts of a class."""
-        return self._band(priority).times
+        return self._bands[priority].times
 
     # -- Requests come and go --------------------------------------------------------------------------------
 
     def join(self, request: Request) -> None:
         """It may be scheduled from now on: its tenant is active."""
-        self._band(request.spec.priority).join(request.spec.tenant)
+        self._bands[request.spec.priority].join(request.spec.tenant)
 
     def leave(self, request: Request) -> None:
         """It ended, or is held: what it owed is not owed any more."""
-        band = self._band(request.spec.priority)
+        band = self._bands[request.spec.priority]
         queue = band.queues[request.spec.tenant]
         self._forgive(queue, request, request.debt)
         band.place(queue)
@@ -90,7 +91,7 @@ class FairPolicy:
         """Let it wait."""
         spec = request.spec
         request.rank = self._rank(request)
-        band = self._band(spec.priority)
+        band = self._bands[spec.priority]
         queue = band.queues[spec.tenant]
         self._forgive(queue, request, request.debt)  # it may come back from a preemption
         if not len(queue.line):
@@ -109,7 +110,7 @@ class FairPolicy:
 
     def withdraw(self, request: Request) -> None:
         """It waits no more; one that does not wait is ignored."""
-        band = self._band(request.spec.priority)
+        band = self._bands[request.spec.priority]
         queue = band.queues.get(request.spec.tenant)
         if queue is not None and queue.line.discard(request.rank):
             self.waiting -= 1
@@ -117,7 +118,7 @@ class FairPolicy:
 
     def start(self, request: Request, now: float, cost: float) -> None:
         """It runs from now on; ``cost`` is what its prefill will be charged, so that it counts at once."""
-        band = self._band(request.spec.priority)
+        band = self._bands[request.spec.priority]
         queue = band.queues[request.spec.tenant]
         first = band.order.first()
         if first is not None and first[1] is not queue:
@@ -132,14 +133,14 @@ class FairPolicy:
 
     def over_share(self, request: Request) -> float:
         """How far its tenant's position is above the smallest of its class."""
-        times = self._band(request.spec.priority).times
+        times = self._bands[request.spec.priority].times
         account = times.find(request.spec.tenant)
         # Forgotten while its only request is held: it was at the floor.
         return 0.0 if account is None else account.position - times.floor()
 
     def share(self, request: Request) -> float:
         """Its tenant's weight among those of its class that have live requests."""
-        queues = self._band(request.spec.priority).queues
+        queues = self._bands[request.spec.priority].queues
         own = queues[request.spec.tenant].account.weight
         return own / sum([queue.account.weight for queue in queues.values()])
 
@@ -148,7 +149,7 @@ class FairPolicy:
         spec = request.spec
         better = [band for priority, band in self._bands.items() if priority < spec.priority]
         total = sum(work(other) for band in better for queue in band.order for other in queue.line)
-        band = self._band(spec.priority)
+        band = self._bands[spec.priority]
         own = band.queues.get(spec.tenant)
         if own is None:
             return total
@@ -159,7 +160,7 @@ class FairPolicy:
     def charge(self, request: Request, cost: float) -> None:
         """Book what a step computed of it; also after it ended, for the step that ran meanwhile."""
         spec = request.spec
-        band = self._band(spec.priority)
+        band = self._bands[spec.priority]
         if request.debt:
             queue = band.queues.get(spec.tenant)
             if queue is not None:
@@ -232,11 +233,6 @@ class FairPolicy:
             if cached > longest:
                 chosen, longest = queue, cached
         return chosen
-
-    def _band(self, priority: int) -> Band:
-        if priority not in self._bands:
-            self._bands[priority] = Band(self._weights)
-        return self._bands[priority]
 
     @staticmethod
     def _forgive(queue: TenantQueue, request: Request, cost: float) -> None:

@@ -20,8 +20,12 @@ class Flight:
 
     requests: list[Request]
     """Of its chunks, in order."""
+    starts: list[int]
+    """The same: from where on each computes."""
     tokens: array[int]
-    """The same: how many are computed of each."""
+    """The same: how many it computes."""
+    samples: bytes
+    """The same: 1 where that reaches the last known token."""
     shape: StepShape
     started_at: float
     """When it was planned, or the one before it landed."""
@@ -56,14 +60,21 @@ class Flights:
         """The flight of a plan that has not landed."""
         return self._flights.get(step)
 
-    def depart(self, plan: StepPlan, requests: list[Request], now: float, releases: int) -> None:
-        """The plan was made, to start at ``now``."""
-        sizes = [(chunk.start, len(chunk.token_ids)) for chunk in plan.chunks]
-        shape, tokens = shape_of(sizes), array("i", [count for _, count in sizes])
-        predicted = self._cost.predict(shape) if plan.chunks else 0.0
+    def depart(
+        self, plan: StepPlan, scheduled: list[tuple[Request, int]], starts_at: float, releases: int
+    ) -> None:
+        """The plan was made: who computes how many tokens in it."""
+        requests = [request for request, _ in scheduled]
+        starts = [request.computed_tokens for request in requests]
+        tokens = array("i", [tokens for _, tokens in scheduled])
+        shape = shape_of(zip(starts, tokens, strict=True))
+        samples = bytes([chunk.samples for chunk in plan.chunks])
+        predicted = self._cost.predict(shape) if requests else 0.0
         while len(self._flights) > 1:
             del self._flights[min(self._flights)]
-        self._flights[plan.step] = Flight(requests, tokens, shape, now, predicted, releases)
+        self._flights[plan.step] = Flight(
+            requests, starts, tokens, samples, shape, starts_at, predicted, releases
+        )
 
     def land(self, plan: StepPlan, result: StepResult, now: float) -> Flight | None:
         """Book a result, once; None: it was booked before, or that of a later plan was."""
@@ -80,17 +91,18 @@ class Flights:
             self.executed_steps += 1
             self._cost.observe(flight.shape, result.elapsed_seconds)
             self._forecast.observe(float(flight.shape.new_tokens), result.elapsed_seconds)
-            self._charge(plan, flight)
+            self._charge(flight)
             self._record(plan, flight, result)
         return flight
 
-    def _charge(self, plan: StepPlan, flight: Flight) -> None:
+    def _charge(self, flight: Flight) -> None:
         """Also what was cancelled meanwhile: the time is spent. What a preemption lost is paid for."""
-        for request, chunk in zip(flight.requests, plan.chunks, strict=True):
-            end = chunk.start + len(chunk.token_ids)
-            paid = max(chunk.start, request.charged_tokens)
+        charge, price = self._policy.charge, self._cost.price
+        for request, start, tokens in zip(flight.requests, flight.starts, flight.tokens, strict=True):
+            end = start + tokens
+            paid = start if start > request.charged_tokens else request.charged_tokens  # noqa: FURB136 -- once per request and step: max() costs three times as much
             if paid < end:
-                self._policy.charge(request, self._cost.price(paid, end - paid))
+                charge(request, price(paid, end - paid))
                 request.charged_tokens = end
 
     def _record(self, plan: StepPlan, flight: Flight, result: StepResult) -> None:
@@ -102,8 +114,8 @@ class Flights:
                 real_seconds=result.elapsed_seconds,
                 kv_blocks_used=self._memory.ledger.used_blocks,
                 waiting=self._policy.waiting,
-                keys=tuple([chunk.key for chunk in plan.chunks]),
+                keys=tuple([request.key for request in flight.requests]),
                 tokens=flight.tokens,
-                samples=bytes([chunk.samples for chunk in plan.chunks]),
+                samples=flight.samples,
             )
         )

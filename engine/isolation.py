@@ -49,7 +49,7 @@ def execute_isolated(
         tried += 1
         released = (*forgotten, chunk.key)
         known = (*admitted.prompt_token_ids, *admitted.generated_token_ids)
-        named = replace(chunk, token_ids=known[chunk.start : chunk.start + len(chunk.token_ids)])
+        named = chunk._replace(token_ids=known[chunk.start : chunk.start + len(chunk.token_ids)])
         alone = StepPlan(step=plan.step, chunks=(named,), admitted=(admitted,), released=released)
         try:
             result = execute(alone)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from headway.engine.errors import InvariantError
 from headway.engine.values import PLACEHOLDER, Chunk, RequestKey, Sampled
@@ -22,7 +21,7 @@ class LastStep:
 
     def fill(self, chunks: tuple[Chunk, ...]) -> tuple[Chunk, ...]:
         """The chunks with every placeholder's token; raises InvariantError for one that was not sampled."""
-        if not any(chunk.token_ids[-1] == PLACEHOLDER for chunk in chunks):
+        if not any(chunk.token_ids == (PLACEHOLDER,) for chunk in chunks):
             return chunks
         tokens = self._tokens()
         return tuple([self._filled(chunk, tokens) for chunk in chunks])
@@ -36,9 +35,9 @@ class LastStep:
         }
 
     def _filled(self, chunk: Chunk, tokens: dict[tuple[RequestKey, int], int]) -> Chunk:
-        if chunk.token_ids[-1] != PLACEHOLDER:
+        if chunk.token_ids != (PLACEHOLDER,):
             return chunk
         token_id = tokens.get((chunk.key, chunk.start))
         if token_id is None:
             raise InvariantError(f"{chunk.key}: the step before sampled no token for position {chunk.start}")
-        return replace(chunk, token_ids=(token_id,))
+        return chunk._replace(token_ids=(token_id,))

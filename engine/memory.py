@@ -101,11 +101,9 @@ class Memory:
         """This step starts to compute a request."""
         self.ledger.cache.expect(self._chain(request), request.computed_tokens)
 
-    def publish(self, request: Request, start: int, end: int) -> None:
-        """The step has computed ``[start, end)``: full blocks may be hit from now on."""
-        size = self.ledger.block_size
-        if request.table is not None and end // size > start // size:
-            self.ledger.publish(request.table, self._chain(request), end)
+    def publish(self, request: Request) -> None:
+        """A block of it has been filled: full blocks may be hit from now on."""
+        self.ledger.publish(_table(request), self._chain(request), request.computed_tokens)
 
     # -- Blocks come -----------------------------------------------------------------------------------------
 
@@ -268,13 +266,15 @@ class Memory:
 
     def complete(self, plan: StepPlan, copied_step: int | None) -> None:
         """The plan was executed; swaps of plans up to ``copied_step`` (None: this one's too) are done."""
-        self._swaps_out = [entry for entry in self._swaps_out if entry[0] > plan.step]
-        self._swaps_in = [entry for entry in self._swaps_in if entry[0] > plan.step]
+        if self._swaps_out or self._swaps_in:
+            self._swaps_out = [entry for entry in self._swaps_out if entry[0] > plan.step]
+            self._swaps_in = [entry for entry in self._swaps_in if entry[0] > plan.step]
         copied = plan.step if copied_step is None else copied_step
         # A swap that a later plan carries again (the first was dropped, or its result is late) is done once
         # more with that one: until then nobody may touch its blocks and slots.
-        self._carried = {step: carrier for step, carrier in self._carried.items() if carrier > copied}
-        copied = min(self._carried, default=copied + 1) - 1
+        if self._carried:
+            self._carried = {step: carrier for step, carrier in self._carried.items() if carrier > copied}
+            copied = min(self._carried, default=copied + 1) - 1
         self._copied_step = max(self._copied_step, copied)
         self.ledger.complete(plan.step, copied)
         self.host.complete(copied)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from headway.engine.errors import InvariantError
@@ -70,9 +70,9 @@ class PrefixCache:
         self._blocks: dict[bytes, int] = {}
         self._published: dict[int, tuple[bytes, str | None, bytes | None]] = {}
         """Block to its digest, owner and parent's digest."""
-        self._evictable: dict[str | None, OrderedDict[int, None]] = {}
+        self._evictable: defaultdict[str | None, OrderedDict[int, None]] = defaultdict(OrderedDict)
         self._evictable_blocks = 0
-        self._shares: dict[str, float] = {}
+        self._shares: dict[str | None, float] = {}
         """Evictable blocks per weight, of tenants that have any."""
         self._weights: dict[str, float] = {}
         self._scopes: dict[tuple[str | None, str], bytes] = {}
@@ -118,14 +118,12 @@ class PrefixCache:
         self.digest(chain, end - 1)
         for index in range(first, end):
             digest, block = chain.digests[index], blocks[index]
-            if self._blocks.get(digest, block) != block:
+            if self._blocks.setdefault(digest, block) != block:
                 return index
-            if digest not in self._blocks:
-                if block in self._published:
-                    raise InvariantError(f"block {block} is published twice")
-                self._blocks[digest] = block
-                parent = chain.digests[index - 1] if index else None
-                self._published[block] = (digest, chain.owner(index), parent)
+            parent = chain.digests[index - 1] if index else None
+            entry = (digest, chain.owner(index), parent)
+            if self._published.setdefault(block, entry) != entry:
+                raise InvariantError(f"block {block} is published twice")
         return end
 
     def is_published(self, block: int) -> bool:
@@ -182,15 +180,13 @@ class PrefixCache:
         others: list[int] = []
         owners: set[str | None] = set()
         for block in blocks:
-            if block not in self._published:
+            entry = self._published.get(block)
+            if entry is None:
                 others.append(block)
-                continue
-            owner = self._published[block][1]
-            if owner not in owners:
-                owners.add(owner)
-                self._evictable.setdefault(owner, OrderedDict())
-            self._evictable[owner][block] = None
-            self._evictable_blocks += 1
+            else:
+                self._evictable[entry[1]][block] = None
+                self._evictable_blocks += 1
+                owners.add(entry[1])
         for owner in owners:
             self._reckon(owner)
         return others
@@ -202,17 +198,22 @@ class PrefixCache:
         self._evictable_blocks -= 1
         self._reckon(owner)
 
-    def evict(self) -> int:
-        """Take one evictable block out of the cache: it holds nothing any more."""
-        if not self._evictable_blocks:
-            raise InvariantError("a block is taken with none free and none cached")
-        owner = max(self._shares, key=self._shares.__getitem__) if self._shares else None
-        block, _ = self._evictable[owner].popitem(last=False)
-        self._evictable_blocks -= 1
-        self.evicted_blocks += 1
-        del self._blocks[self._published.pop(block)[0]]
-        self._reckon(owner)
-        return block
+    def evict(self, count: int) -> list[int]:
+        """Take so many evictable blocks out of the cache: they hold nothing any more."""
+        if count > self._evictable_blocks:
+            raise InvariantError(
+                f"{count} blocks are taken with {self._evictable_blocks} cached and none free"
+            )
+        evicted: list[int] = []
+        for _ in range(count):
+            owner = max(self._shares, key=self._shares.__getitem__) if self._shares else None
+            block, _ = self._evictable[owner].popitem(last=False)
+            del self._blocks[self._published.pop(block)[0]]
+            self._reckon(owner)
+            evicted.append(block)
+        self._evictable_blocks -= count
+        self.evicted_blocks += count
+        return evicted
 
     def reset(self, weights_version: str) -> tuple[int, ...]:
         """Forget every content, for new weights; returns the blocks that were evictable and are free now."""
@@ -233,13 +234,15 @@ class PrefixCache:
         words = array("Q", chain.tokens[first * size : count * size])
         if len(words) != (count - first) * size:
             raise InvariantError(f"block {count - 1} is not full: it has no digest")
+        if chain.shared_blocks == first:
+            while chain.shared_blocks < count and self._is_shared(chain.tokens, chain.shared_blocks):
+                chain.shared_blocks += 1
+        scopes = self._scope(None, chain.adapter), self._scope(chain.tenant, chain.adapter)
         content, width = words.tobytes(), size * words.itemsize
         digest = chain.digests[-1] if first else b""
         for place in range(first, count):
-            if place == chain.shared_blocks and self._is_shared(chain.tokens, place):
-                chain.shared_blocks += 1
-            scope = self._scope(chain.owner(place), chain.adapter)
             start = (place - first) * width
+            scope = scopes[place >= chain.shared_blocks]
             digest = hashlib.sha256(digest + scope + content[start : start + width]).digest()
             chain.digests.append(digest)
 
@@ -261,11 +264,9 @@ class PrefixCache:
         blocks = len(self._evictable.get(owner, ()))
         if not blocks:
             self._evictable.pop(owner, None)
-        if owner is not None:
-            if blocks:
-                self._shares[owner] = blocks / self._weights.get(owner, 1.0)
-            else:
-                self._shares.pop(owner, None)
+            self._shares.pop(owner, None)
+        elif owner is not None:
+            self._shares[owner] = blocks / self._weights.get(owner, 1.0)
 
     def check(self) -> None:
         """Recount from scratch; raises InvariantError on the first difference."""

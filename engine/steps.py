@@ -109,16 +109,20 @@ class Steps:
         if flight is not None:
             self._roster.told(plan.released, flight.releases)
             self.now = now = flight.landed_at
-            for chunk, sampled in zip(plan.chunks, _matched(plan, result), strict=True):
-                request = self._roster.find(chunk.key)
-                if request is None or request.computed_tokens != chunk.start:
-                    self.discarded_tokens += chunk.samples
+            size = self._memory.ledger.block_size
+            sampled = {entry.key: entry for entry in result.sampled}
+            for request, start, tokens, samples in zip(
+                flight.requests, flight.starts, flight.tokens, flight.samples, strict=True
+            ):
+                if request.table is None or request.computed_tokens != start:
+                    self.discarded_tokens += samples
                     continue
                 request.is_announced = True
-                request.computed_tokens = end = chunk.start + len(chunk.token_ids)
-                self._memory.publish(request, chunk.start, end)
-                if chunk.samples:
-                    emissions.append(self._commit_token(request, sampled, now))
+                request.computed_tokens = end = start + tokens
+                if end // size > start // size:
+                    self._memory.publish(request)
+                if samples:
+                    emissions.append(self._commit_token(request, sampled.get(request.key), now))
         emissions.extend(self._roster.farewells.values())
         self._roster.farewells.clear()
         return tuple(emissions)
@@ -146,7 +150,7 @@ class Steps:
             released=released,
             awaits_copies=awaits_copies,
         )
-        self._flights.depart(plan, [request for request, _ in scheduled], starts_at, self._roster.releases)
+        self._flights.depart(plan, scheduled, starts_at, self._roster.releases)
         return plan
 
     def _chunk(self, request: Request, tokens: int) -> Chunk:
@@ -167,30 +171,19 @@ class Steps:
     def _commit_token(self, request: Request, sampled: Sampled | None, now: float) -> Emission:
         if sampled is None:
             raise InvariantError(f"the runner sampled no token for {request.key}")
-        index = request.generated_tokens
-        request.tokens.append(sampled.token_id)
-        if request.due_seconds is not None:
-            request.pace(now)
-        if index == len(request.spec.generated_token_ids):
+        spec, tokens, token_id = request.spec, request.tokens, sampled.token_id
+        index = len(tokens) - len(spec.prompt_token_ids)
+        tokens.append(token_id)
+        request.pace(now)
+        if index == len(spec.generated_token_ids):
             self._roster.record(request, Happening.PREFILLED, now, self.planned)
-        reason = end_by_token(request.spec, self._eos_token_ids, index, sampled.token_id)
+        reason = end_by_token(spec, self._eos_token_ids, index, token_id)
         if reason is not None:
             self.finish(request, reason)
-        return Emission(request.key, index, sampled.token_id, sampled.logprobs, reason)
+        return Emission(request.key, index, token_id, sampled.logprobs, reason)
 
     def finish(self, request: Request, reason: FinishReason) -> None:
         """It ended by itself: its length says what to expect of its tenant."""
         self._memory.quantiles.observe(request.spec.tenant, request.generated_tokens)
         self._roster.record(request, Happening.FINISHED, self.now, self.planned, reason.value)
         self._roster.remove(request)
-
-
-def _matched(plan: StepPlan, result: StepResult) -> list[Sampled | None]:
-    """Each chunk's sample, None where there is none."""
-    entries = iter(result.sampled)
-    matched = [next(entries, None) if chunk.samples else None for chunk in plan.chunks]
-    # Mostly they are the plan's own keys, in its order; comparing and hashing costs ten times as much.
-    if all(m is None or m.key is c.key for m, c in zip(matched, plan.chunks, strict=True)):
-        return matched
-    by_key = {entry.key: entry for entry in result.sampled}
-    return [by_key.get(chunk.key) if chunk.samples else None for chunk in plan.chunks]

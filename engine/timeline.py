@@ -10,6 +10,7 @@ from array import array
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from headway.engine.values import RequestKey
 
@@ -42,8 +43,7 @@ class RequestEvent:
     """The finish reason, or the computed tokens that a preemption met."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepEvent:
+class StepEvent(NamedTuple):
     """One executed step."""
 
     step: int

@@ -6,11 +6,10 @@ Bandwidths are bytes per second and per direction, rates floating-point operatio
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True)
-class StepWork:
+class StepWork(NamedTuple):
     """What one step computes, summed over its chunks (a chunk: ``m`` new tokens at context ``p``)."""
 
     new_tokens: int

@@ -46,8 +46,8 @@ class Journey:
     arrival_seconds: float
     last_position: int
     """Length of prompt and answer at which its last token is chosen."""
-    replies: tuple[Sampled, ...] = ()
-    """What the device says of it: that it goes on, that it ends; with the very key of its chunks."""
+    replies: tuple[Sampled, Sampled]
+    """What the device says of it: that it goes on, that it ends."""
     first_scheduled_seconds: float | None = None
     first_token_seconds: float | None = None
     last_token_seconds: float = 0.0
@@ -166,7 +166,12 @@ class Simulation:
     def _add(self, demand: Demand, seconds: float) -> None:
         number = len(self._journeys)
         key = RequestKey(f"r{number}", 0)
-        journey = Journey(demand, seconds, last_position=demand.prompt_tokens + demand.answer_tokens - 1)
+        journey = Journey(
+            demand,
+            seconds,
+            last_position=demand.prompt_tokens + demand.answer_tokens - 1,
+            replies=(Sampled(key, ANSWER_TOKEN), Sampled(key, END_TOKEN)),
+        )
         self._journeys[key.request_id] = journey
         max_tokens = max(demand.answer_tokens, self._answer_limit or 0)
         if demand.prompt_tokens + max_tokens > self._longest_tokens:
@@ -214,7 +219,7 @@ class Simulation:
         run = self._run
         if self._now >= self._next_load:
             self._look_at_load()
-        all_wait = all(self._waiting.values())
+        all_wait = len(self._waiting) > 1 and all(self._waiting.values())
         for admitted in plan.admitted:
             self._note_start(admitted.key)
         work, sampled = self._execute(plan)
@@ -236,15 +241,14 @@ class Simulation:
         pairs = 0.0
         sampled: list[Sampled] = []
         journeys = self._journeys
-        for chunk in plan.chunks:
-            tokens = len(chunk.token_ids)
-            start = chunk.start
+        for key, start, token_ids, _, samples in plan.chunks:
+            tokens = len(token_ids)
             end = start + tokens
             new_tokens += tokens
             context_tokens += end
             pairs += tokens * (start + 0.5 * tokens)
-            if chunk.samples:
-                journey = journeys[chunk.key.request_id]
+            if samples:
+                journey = journeys[key.request_id]
                 sampled.append(journey.replies[end >= journey.last_position])
         return StepWork(new_tokens, context_tokens, pairs, len(sampled)), sampled
 
@@ -265,7 +269,6 @@ class Simulation:
         journey = self._journeys[key.request_id]
         journey.starts += 1
         if journey.first_scheduled_seconds is None:
-            journey.replies = (Sampled(key, ANSWER_TOKEN), Sampled(key, END_TOKEN))
             journey.first_scheduled_seconds = self._now
             self._waiting[journey.demand.tenant] -= 1
 

@@ -54,7 +54,7 @@ class Bench:
         name = emission.key.request_id
         assert name not in self.ends
         if emission.token_id is not None:
-            assert emission.index == self.tokens[name]
+            assert emission.token_index == self.tokens[name]
             self.tokens[name] += 1
         if emission.finish_reason is not None:
             self.ends[name] = emission.finish_reason

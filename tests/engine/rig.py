@@ -108,7 +108,7 @@ class Rig:
         name = emission.key.request_id
         assert not self.ends[name], "nothing after the end"
         if emission.token_id is not None:
-            assert emission.index == len(self.tokens[name]), "append only, no gap, no splice"
+            assert emission.token_index == len(self.tokens[name]), "append only, no gap, no splice"
             self.tokens[name].append(emission.token_id)
         if emission.finish_reason is not None:
             self.ends[name].append(emission.finish_reason)

@@ -141,7 +141,7 @@ def test_a_result_for_an_older_epoch_never_lands_on_the_newer_one() -> None:
     assert scheduler.apply(plan, result_of(plan), 0.0) == ()
     (emission,) = step(scheduler)
     assert emission.key == RequestKey("a", 1)
-    assert emission.index == 0
+    assert emission.token_index == 0
 
 
 def test_a_runner_that_skips_a_sample_is_a_broken_runner() -> None:

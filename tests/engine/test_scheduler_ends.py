@@ -32,7 +32,7 @@ def test_a_held_request_keeps_its_blocks_and_continues_where_it_was() -> None:
     assert (scheduler.has_work, scheduler.has_runnable) == (True, False)
     scheduler.unhold("a")
     assert (scheduler.has_work, scheduler.has_runnable) == (True, True)
-    assert [emission.index for emission in step(scheduler)] == [1]
+    assert [emission.token_index for emission in step(scheduler)] == [1]
 
 
 def test_a_held_waiting_request_keeps_its_place_in_the_line() -> None:
@@ -92,7 +92,7 @@ def test_the_same_epoch_is_refused_until_the_last_output_was_taken() -> None:
         scheduler.add(request("a"))
     step(scheduler)
     scheduler.add(request("a"))
-    assert [emission.index for emission in step(scheduler)] == [0]
+    assert [emission.token_index for emission in step(scheduler)] == [0]
 
 
 def test_an_older_epoch_is_refused() -> None:
@@ -131,7 +131,7 @@ def test_a_deadline_ends_waiting_and_running_requests_once() -> None:
     step(scheduler, now=1.0)
     assert scheduler.next_deadline == 4.0
     ends = [e for now in (4.0, 5.0, 6.0) for e in step(scheduler, now) if e.finish_reason is not None]
-    assert [(e.key.request_id, e.index, e.finish_reason) for e in ends] == [
+    assert [(e.key.request_id, e.token_index, e.finish_reason) for e in ends] == [
         ("waiting", 0, FinishReason.DEADLINE),
         ("running", 2, FinishReason.DEADLINE),
     ]

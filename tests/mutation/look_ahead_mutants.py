@@ -102,7 +102,7 @@ LOOK_AHEAD_MUTANTS = (
     Mutant(
         "a placeholder is executed alone as it is",
         "engine/isolation.py",
-        "named = replace(chunk, token_ids=known[chunk.start : chunk.start + len(chunk.token_ids)])",
+        "named = chunk._replace(token_ids=known[chunk.start : chunk.start + len(chunk.token_ids)])",
         "named = chunk if known else chunk",
         FAILURES,
     ),

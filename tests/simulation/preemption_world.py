@@ -248,7 +248,7 @@ class PreemptionWorld:
         assert told.end is None
         assert emission.token_id is None or not told.is_cancelled
         if emission.token_id is not None:
-            assert emission.index == len(told.tokens)
+            assert emission.token_index == len(told.tokens)
             told.tokens.append(emission.token_id)
             assert tuple(told.tokens) == told.answer[: len(told.tokens)]
         told.end = emission.finish_reason
