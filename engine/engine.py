@@ -163,6 +163,8 @@ class Engine:
             execute = self._runner.execute if self._thread is None else self._thread.execute
             isolated = execute_isolated(execute, plan, self._scheduler.announce, error)
             self._end_failed(isolated)
+            if ahead is not None:
+                self._scheduler.drop(ahead)
             return isolated.result
         self._under_way = self._start(ahead)
         return result

@@ -47,6 +47,7 @@ class Flights:
         self._memory = memory
         self._timeline = timeline
         self._flights: dict[int, Flight] = {}
+        self._dropped_step = 0
         self.executed_steps = 0
         self.last_seconds = 0.0
         self.last_predicted_seconds = 0.0
@@ -76,6 +77,11 @@ class Flights:
             requests, starts, tokens, samples, shape, starts_at, predicted, releases
         )
 
+    def drop(self, step: int) -> None:
+        """The last plan will never be executed: its fences pass with those of the plan before it."""
+        del self._flights[step]
+        self._dropped_step = step
+
     def land(self, plan: StepPlan, result: StepResult, now: float) -> Flight | None:
         """Book a result, once; None: it was booked before, or that of a later plan was."""
         flight = self._flights.get(plan.step)
@@ -86,6 +92,8 @@ class Flights:
         for later in self._flights.values():
             later.started_at = max(later.started_at, flight.landed_at)
         self._memory.complete(plan, result.copied_step)
+        if self._dropped_step > plan.step:
+            self._memory.ledger.complete(self._dropped_step, copied_step=0)
         self.last_seconds, self.last_predicted_seconds = result.elapsed_seconds, flight.predicted_seconds
         if plan.chunks:
             self.executed_steps += 1

@@ -140,6 +140,10 @@ class Scheduler:
         """The step behind ``after``, which is under way; None: it depends on the result of that one."""
         return self._steps.plan_ahead(after, now)
 
+    def drop(self, plan: StepPlan) -> None:
+        """A plan ahead will never be executed: the one before it failed, and is still to be applied."""
+        self._steps.drop(plan)
+
     def apply(self, plan: StepPlan, result: StepResult, now: float) -> tuple[Emission, ...]:
         """Commit a step's result and say what it brings; what comes too late is dropped."""
         return self._steps.apply(plan, result, now)

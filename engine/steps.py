@@ -97,6 +97,10 @@ class Steps:
                 return self._memory.with_copies(plan, after.step)
         return None
 
+    def drop(self, plan: StepPlan) -> None:
+        """A plan ahead will never be executed: the one before it failed."""
+        self._flights.drop(plan.step)
+
     def apply(self, plan: StepPlan, result: StepResult, now: float) -> tuple[Emission, ...]:
         """Commit a step's result and say what it brings. ``now``: at the earliest when the step was planned.
 

@@ -10,7 +10,7 @@ from tests.engine.asking import BANG, GREEDY, ask, run, text_of, tokens_of
 from tests.engine.late import Early, Late, ahead_engine
 from tests.engine.stepping import make_scheduler, planned, request
 
-from headway.engine.errors import InvariantError
+from headway.engine.errors import InvariantError, RequestError
 from headway.engine.limits import StepLimits
 from headway.engine.scripted import ScriptedRunner
 from headway.engine.values import Chunk, FinishReason
@@ -37,6 +37,18 @@ def test_a_failing_request_ends_alone_and_what_was_planned_behind_it_is_planned_
     for name in ("a", "b"):
         prompt = ask(text=f"for {name}").prompt_token_ids
         assert tokens_of(outputs[name]) == runner.reference(prompt, GREEDY, 10)
+
+
+def test_nobody_waits_for_a_plan_that_was_thrown_away() -> None:
+    def fails(chunk: Chunk) -> Exception | None:
+        return RequestError("no such adapter") if chunk.key.request_id == "bad" and chunk.start == 2 else None
+
+    engine = ahead_engine(ScriptedRunner(block_count=5, block_size=1, fails=fails))
+    engine.add(ask("bad", text="", max_tokens=4))
+    assert run(engine)["bad"][-1].finish_reason is FinishReason.ERROR
+    # It had all blocks, and the step behind the one that failed was planned to touch them.
+    engine.add(ask("next", text="", max_tokens=4))
+    assert len(tokens_of(engine.step(0.0))) == 1
 
 
 def test_a_step_ahead_that_fails_for_nobody_alive_ends_nobody() -> None:

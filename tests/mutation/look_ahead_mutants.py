@@ -94,9 +94,8 @@ LOOK_AHEAD_MUTANTS = (
     Mutant(
         "a plan behind a failed step is executed",
         "engine/engine.py",
-        "            self._end_failed(isolated)\n            return isolated.result\n",
-        "            self._end_failed(isolated)\n            self._under_way = self._start(ahead)\n"
-        "            return isolated.result\n",
+        "                self._scheduler.drop(ahead)\n",
+        "                self._under_way = self._start(ahead)\n",
         FAILURES,
     ),
     Mutant(

@@ -67,7 +67,8 @@ class AheadWorld(PreemptionWorld):
                 if fate == "lost" and early is None:
                     break
                 result = early or self.run(plan, is_failing=fate == "failed")
-                if fate == "failed" and early is None:
+                if fate == "failed" and early is None and self.behind is not None:
+                    self.scheduler.drop(self.behind)
                     self.behind = None
                 yield True
                 early = None
