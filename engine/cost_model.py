@@ -109,15 +109,15 @@ class StepModel:
             spread = [_dot(row, x) for row in self._variance]
         variance = self._variance
         # No forgetting where nothing new is learned: a variance never grows above its first value.
-        is_blown_up = any(variance[i][i] > first for i, first in enumerate(self._first_variance))
+        is_blown_up = any([variance[i][i] > first for i, first in enumerate(self._first_variance)])
         forgetting = 1.0 if is_blown_up else FORGETTING
         whole = forgetting * NOISE + _dot(x, spread)
-        for i, spread_i in enumerate(spread):
-            gain = spread_i / whole
+        for i, row in enumerate(variance):
+            gain = spread[i] / whole
             self._scaled[i] += gain * surprise
-            for j in range(i, len(x)):
-                variance[i][j] = variance[j][i] = (variance[i][j] - gain * spread[j]) / forgetting
-        if any(variance[i][i] <= 0.0 for i in range(len(x))):
+            for j in range(i, len(row)):
+                row[j] = variance[j][i] = (row[j] - gain * spread[j]) / forgetting
+        if any([row[i] <= 0.0 for i, row in enumerate(variance)]):
             self._spread_out(RESTART_SHARE)
         self._project()
         a, b, c, q = (value / scale for value, scale in zip(self._scaled, SCALES, strict=True))
@@ -134,10 +134,11 @@ class StepModel:
         """Bring negative coefficients to zero, letting the others take over what they explained."""
         scaled = self._scaled
         for _ in scaled:
-            worst = min(range(len(scaled)), key=scaled.__getitem__)
-            if scaled[worst] >= 0.0:
+            least = min(scaled)
+            if least >= 0.0:
                 return
-            share = scaled[worst] / max(self._variance[worst][worst], 1e-300)
+            worst = scaled.index(least)
+            share = least / max(self._variance[worst][worst], 1e-300)
             for j, row in enumerate(self._variance):
                 scaled[j] -= row[worst] * share
             scaled[worst] = 0.0

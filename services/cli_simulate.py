@@ -132,6 +132,7 @@ def simulate(
     json_output: options.JsonOutput = False,
 ) -> None:
     """Run the real scheduler against modelled hardware, on a virtual clock, and compare policies."""
+    from headway.services.collector import look_for_cycles_seldom
     from headway.services.simulate import simulate as run_simulation
     from headway.services.simulation_plot import check_plot, draw_plot
     from headway.services.simulation_table import table
@@ -140,6 +141,7 @@ def simulate(
 
     if plot is not None:
         check_plot(plot)
+    look_for_cycles_seldom()
     simulated = run_simulation(
         SimulateSettings(
             policies=tuple(policy or _DEFAULT.policies),

@@ -22,6 +22,7 @@ from headway.queueing.protocol import Queue, WorkerCard
 from headway.queueing.redis_queue import RedisQueue
 from headway.queueing.settings import QueueSettings
 from headway.services.backoff import Backoff
+from headway.services.collector import look_for_cycles_seldom
 from headway.services.connection import check_url, not_reachable
 from headway.services.errors import ServiceError, StartError, UsageError
 from headway.services.logs import configure_logging, get_logger
@@ -39,6 +40,7 @@ _log = get_logger("worker")
 def run_worker(settings: WorkerSettings) -> int:
     """Serve one model until SIGTERM or SIGINT; returns the exit code. Errors are logged, not raised."""
     settings = replace(settings, worker_id=settings.worker_id or new_worker_id())
+    look_for_cycles_seldom()
     configure_logging(
         level=settings.log_level, format=settings.log_format, fields={"worker": settings.worker_id}
     )

@@ -18,6 +18,7 @@ from random import Random
 
 from headway.engine.scheduler import Scheduler
 from headway.engine.values import RequestSpec, Sampled, Sampling, StepPlan, StepResult
+from headway.services.collector import look_for_cycles_seldom
 from headway.services.hardware import GPUS, MODELS, Roofline, StepWork
 from headway.services.simulate_settings import SimulateSettings
 from headway.services.simulated_device import Device
@@ -115,6 +116,7 @@ def main() -> int:
     parser.add_argument("--policy", default="fair")
     parser.add_argument("--steps", type=int, default=400)
     options = parser.parse_args()
+    look_for_cycles_seldom()
     print(f"{options.policy}: milliseconds")
     print(f"{'running':>8}{'waiting':>9}{'tenants':>9}{'plan':>9}{'P99':>9}{'apply':>9}{'limit':>9}")
     is_good = True
