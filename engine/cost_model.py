@@ -109,7 +109,7 @@ class StepModel:
             spread = [_dot(row, x) for row in self._variance]
         variance = self._variance
         # No forgetting where nothing new is learned: a variance never grows above its first value.
-        is_blown_up = any([variance[i][i] > first for i, first in enumerate(self._first_variance)])
+        is_blown_up = any(variance[i][i] > first for i, first in enumerate(self._first_variance))
         forgetting = 1.0 if is_blown_up else FORGETTING
         whole = forgetting * NOISE + _dot(x, spread)
         for i, row in enumerate(variance):
@@ -117,7 +117,7 @@ class StepModel:
             self._scaled[i] += gain * surprise
             for j in range(i, len(row)):
                 row[j] = variance[j][i] = (row[j] - gain * spread[j]) / forgetting
-        if any([row[i] <= 0.0 for i, row in enumerate(variance)]):
+        if any(row[i] <= 0.0 for i, row in enumerate(variance)):
             self._spread_out(RESTART_SHARE)
         self._project()
         a, b, c, q = (value / scale for value, scale in zip(self._scaled, SCALES, strict=True))
