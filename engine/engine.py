@@ -132,7 +132,7 @@ class Engine:
 
     @property
     def next_deadline(self) -> float | None:
-        """When a step is due even if nothing is runnable: the earliest deadline of a live request."""
+        """When a step is due even if nothing is runnable: a deadline, or a batch that waited enough."""
         return self._scheduler.next_deadline
 
     @property

@@ -137,10 +137,12 @@ def simulate(
     from headway.services.simulation_plot import check_plot, draw_plot
     from headway.services.simulation_table import table
     from headway.services.trace import chrome_trace
-    from headway.services.trace_file import write_trace
+    from headway.services.trace_file import check_folder, write_trace
 
     if plot is not None:
         check_plot(plot)
+    if timeline is not None:
+        check_folder(timeline)
     look_for_cycles_seldom()
     simulated = run_simulation(
         SimulateSettings(

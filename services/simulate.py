@@ -41,6 +41,10 @@ def simulate(settings: SimulateSettings) -> Simulated:
     unknown = [name for name in settings.policies if name not in SIMULATED_POLICIES]
     if unknown:
         raise UsageError(f"there is no policy {unknown[0]}", hint=f"one of {', '.join(SIMULATED_POLICIES)}")
+    if settings.preemption == "swap" and settings.host_kv_tokens < settings.block_size:
+        raise UsageError(
+            "--preemption swap has nowhere to swap to", hint="--host-kv-tokens TOKENS, at least a block"
+        )
     device = find_device(settings)
     tenants = ONE_TENANT if settings.tenants is None else read_tenants(settings.tenants)
     trace = () if settings.trace is None else read_trace(settings.trace)
@@ -100,7 +104,9 @@ def _demands(
             raise UsageError("--arrivals trace needs --trace FILE")
         coming = replay(trace, settings.rate_scale, settings.duration)
     elif settings.duration is None:
-        raise UsageError(f"--arrivals {process} needs --duration")
+        raise UsageError(
+            f"--arrivals {process} needs --duration", hint="--duration 1m, or --trace FILE to replay one"
+        )
     else:
         rate, random = settings.rate * settings.rate_scale, Random(settings.seed)
         coming = (

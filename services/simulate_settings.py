@@ -17,7 +17,7 @@ PreemptionChoice = Literal["cost", "swap", "recompute"]
 class SimulateSettings:
     """What is simulated. Durations are seconds, rates per second."""
 
-    policies: tuple[str, ...] = ("fcfs",)
+    policies: tuple[str, ...] = ("fair",)
     trace: Path | None = None
     arrivals: Process | None = None
     """None: the trace as recorded if there is one, else Poisson."""

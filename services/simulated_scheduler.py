@@ -7,11 +7,10 @@ from typing import Final
 
 from headway.engine.blocks import BlockLedger
 from headway.engine.cost_model import CostModel
-from headway.engine.fair import FairPolicy
 from headway.engine.host_pool import HostPool
 from headway.engine.limits import StepLimits
 from headway.engine.memory import Memory
-from headway.engine.policy import POLICIES, Policy
+from headway.engine.policy import POLICIES
 from headway.engine.preemption import PreemptionCosts
 from headway.engine.prefix_cache import PrefixCache
 from headway.engine.scheduler import Scheduler
@@ -42,23 +41,17 @@ def build_scheduler(
     ledger = BlockLedger(blocks, settings.block_size, PrefixCache(settings.block_size))
     limits = step_limits(settings, is_timed=policy != FIXED_CHUNKS)
     cost = CostModel()
-    return Scheduler(
+    scheduler = Scheduler(
         ledger,
         limits,
-        build_policy(policy, weights),
+        POLICIES["fcfs" if policy == FIXED_CHUNKS else policy](),
         END_TOKENS,
         cost=cost,
         memory=_memory(settings, device, ledger, cost),
     )
-
-
-def build_policy(name: str, weights: Mapping[str, float]) -> Policy:
-    """A policy by its name; weights matter to the fair one only."""
-    policy = POLICIES["fcfs" if name == FIXED_CHUNKS else name]()
-    if isinstance(policy, FairPolicy):
-        for tenant, weight in weights.items():
-            policy.set_weight(tenant, weight)
-    return policy
+    for tenant, weight in weights.items():
+        scheduler.set_weight(tenant, weight)
+    return scheduler
 
 
 def step_limits(settings: SimulateSettings, *, is_timed: bool) -> StepLimits:
@@ -76,7 +69,9 @@ def step_limits(settings: SimulateSettings, *, is_timed: bool) -> StepLimits:
             else (),
         )
     except ValueError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(
+            str(error), hint="max_step_tokens is --max-batch-tokens, max_sequences is --max-sequences"
+        ) from None
     return limits
 
 

@@ -33,14 +33,21 @@ def fetch_trace(url: str) -> dict[str, Any]:
             f"{page} answers {error.code} {error.reason}: is it a worker's metrics port?"
         ) from None
     except (URLError, OSError, HTTPException) as error:
+        reason = error.reason if isinstance(error, URLError) else error
         raise NotReachableError(
-            f"nobody answers at {page}: {error}", hint="headway worker --metrics-port PORT serves it"
+            f"nobody answers at {page}: {reason}", hint="headway worker --metrics-port PORT serves it"
         ) from None
     except ValueError as error:
         raise ServiceError(f"{page} gives no trace: {error}") from None
     if "traceEvents" not in read:
         raise ServiceError(f"{page} gives no trace")
     return read
+
+
+def check_folder(path: Path) -> None:
+    """Raise before a long run what would fail after it: a folder that is not there."""
+    if not path.parent.is_dir():
+        raise UsageError(f"cannot write {path}: there is no folder {path.parent}")
 
 
 def write_trace(path: Path, trace: dict[str, Any]) -> None:

@@ -13,10 +13,13 @@ from tests.conftest import missing
 from tests.services.simulate.conftest import Simulate
 from typer.testing import CliRunner
 
+from headway.engine.scheduler import Scheduler
 from headway.services.cli import app
 from headway.services.errors import ServiceError, StartError, UsageError
+from headway.services.settings import WorkerSettings
 from headway.services.simulate_settings import SimulateSettings
-from headway.services.simulated_scheduler import SIMULATED_POLICIES
+from headway.services.simulated_device import find_device
+from headway.services.simulated_scheduler import SIMULATED_POLICIES, build_scheduler
 
 FIGURES = (
     "ttft_seconds",
@@ -98,8 +101,6 @@ def test_short_memory_is_shared_by_preemption_and_everything_still_finishes(
     assert policy["finished"] + policy["refused"] == policy["requests"] > 20
     assert policy["preemptions"] > 0
     counters = policy["scheduler"]
-    by_mode = counters["preemptions_swap"] + counters["preemptions_recompute"]
-    assert by_mode >= policy["preemptions"]
     if preemption == "recompute":
         assert counters["preemptions_swap"] == 0
     if preemption == "swap":
@@ -142,6 +143,7 @@ def test_this_machine_is_simulated_by_its_calibration(
         (["--model", "llama-3.1-70b", "--tensor-parallel", "1"], "does not fit"),
         (["--arrivals", "trace"], "needs --trace"),
         (["--arrivals", "poisson"], "needs --duration"),
+        (["--preemption", "swap", "--duration", "5s"], "nowhere to swap to"),
         (["--trace", "/nowhere.csv"], "cannot read the trace"),
         (["--tenants", "/nowhere.toml", "--duration", "5s"], "cannot read the tenants"),
         (["--hardware", "this-machine"], "not measured"),
@@ -195,4 +197,29 @@ def test_the_command_line_reads_its_defaults_without_loading_the_simulator() -> 
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert loaded.strip() == "[]"
-    assert SimulateSettings().policies
+
+
+def test_what_is_simulated_by_default_is_what_a_worker_does_by_default(simulate: Simulate) -> None:
+    (policy,) = simulate("--rate", "5", "--duration", "2s")["policies"]
+    assert policy["policy"] == WorkerSettings().policy
+
+
+def test_a_timeline_that_cannot_be_written_fails_before_anything_is_simulated(tmp_path: Path) -> None:
+    arguments = ["simulate", "--timeline", str(tmp_path / "missing" / "t.json"), "--trace", "/nowhere.csv"]
+    with pytest.raises(UsageError, match="no folder"):
+        CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+@pytest.mark.parametrize("policy", SIMULATED_POLICIES)
+def test_the_whole_scheduler_is_told_the_weights_so_that_they_count_for_the_cache_too(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, float]] = []
+
+    def tell(scheduler: Scheduler, tenant: str, weight: float) -> None:  # noqa: ARG001 -- its caller passes it
+        told.append((tenant, weight))
+
+    monkeypatch.setattr(Scheduler, "set_weight", tell)
+    settings = SimulateSettings()
+    build_scheduler(settings, policy, find_device(settings), {"gold": 3.0})
+    assert told == [("gold", 3.0)]

@@ -134,7 +134,9 @@ async def test_a_worker_that_is_still_loading_says_so() -> None:
 
 
 def test_nobody_there_and_no_url_are_told_apart() -> None:
-    with pytest.raises(NotReachableError, match="nobody answers"):
+    with pytest.raises(
+        NotReachableError, match=r"nobody answers at http://127\.0\.0\.1:9/trace: [^<]*refused"
+    ):
         fetch_trace("http://127.0.0.1:9")
     with pytest.raises(UsageError, match="no worker's metrics URL"):
         fetch_trace("redis://127.0.0.1:6379")
