@@ -216,7 +216,7 @@ def test_the_whole_scheduler_is_told_the_weights_so_that_they_count_for_the_cach
 ) -> None:
     told: list[tuple[str, float]] = []
 
-    def tell(scheduler: Scheduler, tenant: str, weight: float) -> None:  # noqa: ARG001 -- its caller passes it
+    def tell(scheduler: Scheduler, tenant: str, weight: float) -> None:
         told.append((tenant, weight))
 
     monkeypatch.setattr(Scheduler, "set_weight", tell)
