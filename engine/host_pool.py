@@ -65,7 +65,13 @@ class HostPool:
             raise InvariantError(f"{count} blocks swapped out with {len(self._free)} slots, or fenced")
         slots = tuple([self._free.pop() for _ in range(count)])
         copies = tuple(map(BlockCopy, table.blocks[:count], slots))
-        parked = Parked(slots, tokens, step, self._ledger.incarnations(table), table.resets)
+        parked = Parked(
+            slots,
+            tokens,
+            step,
+            self._ledger.incarnations(table.blocks[: table.published_blocks]),
+            table.resets,
+        )
         self._ledger.hold_closed(table, step)
         self._parked.add(parked)
         return parked, copies

@@ -25,6 +25,7 @@ MAY_IMPORT = {
 CORE = {
     "admission",
     "band",
+    "block_pool",
     "block_table",
     "blocks",
     "budget",

@@ -17,6 +17,10 @@ def _blocks(name: str, right: str, wrong: str, test: str = MEMORY_WALK) -> Mutan
     return Mutant(name, "engine/blocks.py", right, wrong, test)
 
 
+def _pool(name: str, right: str, wrong: str, test: str = MEMORY_WALK) -> Mutant:
+    return Mutant(name, "engine/block_pool.py", right, wrong, test)
+
+
 def _cache(name: str, right: str, wrong: str, test: str = PREFIX_CACHE) -> Mutant:
     return Mutant(name, "engine/prefix_cache.py", right, wrong, test)
 
@@ -30,23 +34,23 @@ def _victims(name: str, right: str, wrong: str, test: str = PREEMPTION) -> Mutan
 
 
 MEMORY_MUTANTS = (
-    _blocks(
+    _pool(
         "a released block keeps its reference",
         "            self._references[block] -= 1\n            self._fences",
         "            self._fences",
     ),
-    _blocks(
+    _pool(
         "a later fence is overwritten by an earlier one",
         "self._fences[block] = max(self._fences[block], fence)",
         "self._fences[block] = fence",
         LEDGER,
     ),
-    _blocks(
+    _pool(
         "a released block is free at once",
         "if self._fences[block] > self._finished_step:",
         "if self._fences[block] < 0:",
     ),
-    _blocks(
+    _pool(
         "a fence is passed one step early",
         "for block in self._limbo if self._fences[block] <= self._finished_step]",
         "for block in self._limbo if self._fences[block] <= self._finished_step + 1]",
@@ -62,15 +66,15 @@ MEMORY_MUTANTS = (
         "",
         LEDGER,
     ),
-    _blocks(
+    _pool(
         "a swap pins nothing",
-        "            self._pins[block] += 1\n            self._swapping_blocks += self._pins",
-        "            self._swapping_blocks += self._pins",
+        "            self._pins[block] += 1\n            self.swapping_blocks += self._pins",
+        "            self.swapping_blocks += self._pins",
     ),
     _blocks(
         "a complete swap keeps its blocks",
-        "            self._holds.remove(hold)\n            self._close_hold(hold)",
-        "            self._holds.remove(hold)",
+        "            self._release(hold.blocks, hold.last_step)\n",
+        "",
     ),
     _blocks(
         "a swap is complete when its step is",
@@ -79,23 +83,23 @@ MEMORY_MUTANTS = (
     ),
     _blocks(
         "a closed table keeps its reservation",
-        "        self._reserved_blocks -= table.reserved_blocks\n        table.reserved_blocks = 0",
+        "        self.reserved_blocks -= table.reserved_blocks\n        table.reserved_blocks = 0",
         "        table.reserved_blocks = 0",
     ),
     _blocks(
         "a taken block stays reserved",
-        "            self._reserved_blocks -= promised\n",
+        "            self.reserved_blocks -= promised\n",
         "",
     ),
-    _blocks(
+    _pool(
         "a table is released first block first",
         "for block in reversed(blocks):",
         "for block in blocks:",
     ),
-    _blocks(
+    _pool(
         "a hit leaves the block in limbo",
-        "            if block in self._limbo:\n                del self._limbo[block]",
-        "            if block in self._limbo:\n                pass",
+        "                if block in self._limbo:\n                    del self._limbo[block]",
+        "                if block in self._limbo:\n                    pass",
     ),
     _blocks(
         "a hit does not count what it takes from the cache",
@@ -123,7 +127,7 @@ MEMORY_MUTANTS = (
         "full = tokens // self.block_size\n",
         "full = -(-tokens // self.block_size)\n",
     ),
-    _blocks(
+    _pool(
         "a block given to somebody else counts as a survivor",
         "if self._generations[block] != generation or not self.cache.is_published(block):",
         "if not self.cache.is_published(block):",

@@ -239,7 +239,9 @@ class MemoryWorld:
         for life in self.usable:
             tokens = self.rng.randint(0, len(life.tokens) - life.planned)
             if tokens and life.table is not None:
-                if self.ledger.shortage(life.table, life.planned + tokens):
+                blocks = self.ledger.blocks_for(life.planned + tokens)
+                missing = blocks - len(life.table.blocks) - life.table.reserved_blocks
+                if missing > max(0, self.ledger.available_blocks):
                     self.seen["short"] += 1
                 else:
                     self.cache.expect(life.chain, life.planned)
