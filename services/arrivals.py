@@ -7,6 +7,7 @@ every policy that is compared sees the same ones.
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -118,7 +119,11 @@ def _read_row(path: Path, number: int, row: dict[str, str], columns: list[str]) 
         seconds, prompt, answer = (row[column] for column in columns)
         arrival = Arrival(_seconds(seconds), Lengths(int(prompt), int(answer)))
     except (ValueError, TypeError) as error:
-        raise UsageError(f"{path}, line {number}: {error}") from None
+        raise UsageError(
+            f"{path}, line {number}: {error}", hint="a time and two whole numbers of tokens"
+        ) from None
+    if not math.isfinite(arrival.seconds):
+        raise UsageError(f"{path}, line {number}: {arrival.seconds} is no time")
     if arrival.lengths.prompt_tokens < 1 or arrival.lengths.answer_tokens < 0:
         raise UsageError(f"{path}, line {number}: a prompt has at least one token, an answer none or more")
     return arrival

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +25,8 @@ def parse_coefficients(text: str) -> Coefficients:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
         numbers = []
-    if len(numbers) not in (3, 4) or min(numbers) < 0 or numbers[0] + numbers[1] <= 0:
+    is_line = len(numbers) in (3, 4) and all(map(math.isfinite, numbers))
+    if not is_line or min(numbers) < 0 or numbers[0] + numbers[1] <= 0:
         raise ValueError(
             f"{text!r}: seconds a,b,c,q of a + b·new + c·context + q·pairs, such as 6e-3,2e-5,5e-8,0"
         )

@@ -51,7 +51,7 @@ Duration = Annotated[float, BeforeValidator(_duration), Field(gt=0)]
 
 
 class _Tenant(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     share: Annotated[float, Field(gt=0)] = 1.0
     weight: Annotated[float, Field(gt=0)] = 1.0

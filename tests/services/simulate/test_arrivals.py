@@ -91,6 +91,8 @@ def test_a_burstgpt_trace_is_read_without_its_failed_requests(tmp_path: Path) ->
         ("TIMESTAMP,ContextTokens\n1,2\n", "no column GeneratedTokens"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "holds no request"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n1,2,3\nsoon,2,3\n", "line 3"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n1,2,3\nnan,2,3\n", "line 3: nan is no time"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\ninf,2,3\n", "line 2: inf is no time"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n1,0,3\n", "line 2"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n1,2\n", "line 2"),
     ],
@@ -128,6 +130,7 @@ def test_a_tenant_with_a_backlog_takes_no_share_of_the_arrivals() -> None:
     [
         ("", "tenant"),
         ("[tenant.a]\nshare = 0", "tenant.a.share"),
+        ("[tenant.a]\nshare = inf", "tenant.a.share"),
         ("[tenant.a]\nwheight = 2", "tenant.a.wheight"),
         ("[tenant.a]\ndeadlines = {interactive = 'soon'}", "tenant.a.deadlines.interactive"),
         ("[tenant.a]\nclasses = {urgent = 1}", "tenant.a.classes.urgent"),

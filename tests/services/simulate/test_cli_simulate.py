@@ -157,7 +157,7 @@ def test_what_cannot_be_simulated_is_a_usage_error(arguments: list[str], says: s
     assert raised.value.exit_code == 2
 
 
-@pytest.mark.parametrize("text", ["1", "a,b,c", "1,2,3,4,5", "-1,1,1", "0,0,1"])
+@pytest.mark.parametrize("text", ["1", "a,b,c", "1,2,3,4,5", "-1,1,1", "0,0,1", "nan,1,1", "inf,1,1"])
 def test_bad_coefficients_are_a_usage_error_that_shows_the_form(text: str) -> None:
     result = CliRunner().invoke(app, ["simulate", f"--coefficients={text}"])
     assert result.exit_code == 2
