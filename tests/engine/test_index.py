@@ -9,6 +9,7 @@ import pytest
 from tests.mutation.test_mutants import MUTANTS
 
 TESTS = Path(__file__).resolve().parents[1]
+ROOT = TESTS.parent
 CASES = [str(number) for number in range(1, 42)]
 INVARIANTS = [
     f"{letter}{number}" for letter, last in (("B", 13), ("S", 17), ("O", 7)) for number in range(1, last + 1)
@@ -61,3 +62,24 @@ def test_mutants_that_the_invariants_name_exist() -> None:
     named = {name for row in rows("invariants.md").values() for name in re.findall(r"“([^”]+)”", row)}
     assert len(named) > 30
     assert sorted(named - known) == []
+
+
+def test_the_drawing_of_the_house_shows_every_file() -> None:
+    drawn = re.findall(r"(?<!/)\b(\w+)\.py\b", (ROOT / "engine" / "README.md").read_text(encoding="utf-8"))
+    files = {path.stem for path in (ROOT / "engine").glob("*.py")}
+    assert sorted(files - set(drawn)) == []
+    assert sorted(set(drawn) - files) == []
+
+
+def test_no_two_decisions_share_a_number_and_those_that_the_code_names_exist() -> None:
+    records = sorted((ROOT / "ops" / "decisions").glob("[0-9]*.md"))
+    numbers = [record.name[:4] for record in records]
+    assert len(numbers) == len(set(numbers)) > 15
+    assert all(record.read_text(encoding="utf-8").startswith(f"# {record.name[:4]}: ") for record in records)
+    cited = {
+        number
+        for folder in ("engine", "kernels", "queueing", "gateway", "services")
+        for path in (ROOT / folder).rglob("*.py")
+        for number in re.findall(r"decision (\d{4})", path.read_text(encoding="utf-8"))
+    }
+    assert sorted(cited - set(numbers)) == []
