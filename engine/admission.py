@@ -35,6 +35,8 @@ class Admission:
     start: Callable[[Request], None]
     """Starts a request: gives it its blocks and moves it to the running ones."""
     give_way: Callable[[Preemption], None]
+    defers: Callable[[Request, tuple[Preemption, ...], int, int], bool]
+    """Whether a request rather waits for so many blocks and places to come free than that others give way."""
     candidate: Callable[[Request], Candidate]
     """A running request as one that may give way."""
     started: list[Request] = field(default_factory=list[Request])
@@ -113,22 +115,26 @@ class Admission:
         """Let lower classes give way for a request; whether that happened, or is happening already."""
         if not self.policy.has_classes or self.started or not self.memory.is_settled(request):
             return False
-        blocks = self.memory.fresh_blocks(request) - self.memory.ledger.available_blocks
+        blocks = self.memory.fresh_blocks(request) - self.memory.spare_blocks(request)
         if 0 < blocks <= self.memory.coming_blocks:
             return True
         priority = request.spec.priority
         lower = [r for r in self.active if r.spec.priority > priority and not r.is_pinned]
         if not lower:
             return False
-        victims = self.memory.choose(
+        victims = self.memory.giving_way.choose(
             [self.candidate(other) for other in lower],
             max(0, blocks),
             sequences=sequences,
             above_priority=priority,
         )
+        if victims and self.defers(request, victims, max(0, blocks), sequences):
+            return True
         for victim in victims:
             self.give_way(victim)
             self.active.remove(victim.request)
         if victims and self.memory.fits(request):
             self._start(request, [])
+        elif victims:
+            self.memory.claim(request)
         return bool(victims)

@@ -54,6 +54,8 @@ class Engine:
         cost = CostModel()
         settings = memory or MemorySettings(is_overcommitted=limits.is_overcommitted)
         built = settings.build(runner, cost)
+        self.preemptions = built.giving_way.detours.happened
+        """Who gave way lately and who is back; readers may empty it, from any thread."""
         self._scheduler = Scheduler(
             built.ledger, limits, policy, self._eos_token_ids, cost=cost, memory=built
         )

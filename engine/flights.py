@@ -91,15 +91,17 @@ class Flights:
         flight.landed_at = max(now, flight.started_at + result.elapsed_seconds)
         for later in self._flights.values():
             later.started_at = max(later.started_at, flight.landed_at)
-        self._memory.complete(plan, result.copied_step)
+        self._memory.land(plan, result)
         if self._dropped_step > plan.step:
             self._memory.ledger.complete(self._dropped_step, copied_step=0)
         self.last_seconds, self.last_predicted_seconds = result.elapsed_seconds, flight.predicted_seconds
         if plan.chunks:
             self.executed_steps += 1
-            self._cost.observe(flight.shape, result.elapsed_seconds)
+            self._cost.observe(flight.shape, _computing_seconds(result))
             self._forecast.observe(float(flight.shape.new_tokens), result.elapsed_seconds)
             self._charge(flight)
+            if self._memory.giving_way.detours:
+                self._follow(flight, result)
             self._record(plan, flight, result)
         return flight
 
@@ -112,6 +114,15 @@ class Flights:
             if paid < end:
                 charge(request, price(paid, end - paid))
                 request.charged_tokens = end
+
+    def _follow(self, flight: Flight, result: StepResult) -> None:
+        """What computing again takes: what it adds to a step, by the cost model, as far as that was right."""
+        detours, seconds = self._memory.giving_way.detours, _computing_seconds(result)
+        for request, start, tokens in zip(flight.requests, flight.starts, flight.tokens, strict=True):
+            if request in detours:
+                added = self._cost.marginal_seconds(start, tokens) * seconds
+                share = added / flight.predicted_seconds if flight.predicted_seconds else seconds
+                detours.compute(request, start, start + tokens, share)
 
     def _record(self, plan: StepPlan, flight: Flight, result: StepResult) -> None:
         self._timeline.steps.append(
@@ -127,3 +138,10 @@ class Flights:
                 samples=flight.samples,
             )
         )
+
+
+def _computing_seconds(result: StepResult) -> float:
+    """A step's time without the copies that it had to wait for."""
+    if not result.copy_times:
+        return result.elapsed_seconds
+    return result.elapsed_seconds - sum([time.seconds for time in result.copy_times if not time.is_beside])

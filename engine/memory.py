@@ -10,32 +10,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import Final
 
 from headway.engine.block_table import BlockTable
 from headway.engine.blocks import BlockLedger
 from headway.engine.cost_model import CostModel
 from headway.engine.errors import InvariantError
+from headway.engine.forks import Forks
+from headway.engine.giving_way import GivingWay
 from headway.engine.host_pool import HostPool
 from headway.engine.overcommit import OutputQuantiles, PeakEstimate
-from headway.engine.preemption import (
-    Candidate,
-    Mode,
-    Preemption,
-    PreemptionCosts,
-    PreemptionLimits,
-    Preemptor,
-)
+from headway.engine.preemption import Mode, PreemptionCosts, PreemptionLimits, Preemptor
 from headway.engine.prefix_cache import HashChain
 from headway.engine.request import Request
-from headway.engine.values import BlockCopy, StepPlan
+from headway.engine.shipments import Shipments
+from headway.engine.swap_costs import SwapCosts
+from headway.engine.values import StepPlan, StepResult
 
 RECOMPUTE_ONLY = PreemptionCosts(block_bytes=1.0, out_bytes_per_second=1e-9, in_bytes_per_second=1e-9)
 """Without a host pool nothing is copied."""
-
-UNKNOWN_TOKEN_SECONDS: Final = 0.01
-"""Recomputing a token, while the step model cannot tell: dear, since the cost of copies is measured."""
 
 
 class Memory:
@@ -54,28 +46,22 @@ class Memory:
     ) -> None:
         self.ledger = ledger
         self.host = host or HostPool(ledger, 0)
-        self.preemptor = Preemptor(ledger, limits or PreemptionLimits())
+        self._preemptor = Preemptor(ledger, limits or PreemptionLimits())
         self.quantiles = quantiles or OutputQuantiles()
-        self.preemptions = dict.fromkeys(Mode, 0)
-        """How often each mode was chosen."""
-        self.lost_tokens = 0
-        """Computed tokens that a preemption threw away."""
         self.looked_up_tokens = 0
         """Known tokens of requests at their first start."""
         self.hit_tokens = 0
         """Of those, what the prefix cache held."""
         self.regained_tokens = 0
         """What it held of requests that come back from a preemption: no hits, the work was ours before."""
-        self._cost = cost
-        self._costs = costs
         self.is_overcommitted = is_overcommitted
-        self._swaps_out: list[tuple[int, BlockCopy]] = []
-        self._swaps_in: list[tuple[int, BlockCopy]] = []
-        """Copies that no applied plan has carried yet, each with the step that planned it."""
-        self._carried: dict[int, int] = {}
-        """Steps that planned swaps, to the last plan that carries them, until those are complete."""
-        self._last_swap_step = 0
-        self._copied_step = 0
+        self._claimant: Request | None = None
+        """Who waits for the blocks that others are swapped out of for it: nobody else takes them."""
+        self._shipments = Shipments()
+        self.forks = Forks(ledger, self._shipments)
+        self.giving_way = GivingWay(
+            ledger, self.host, self._shipments, self._preemptor, SwapCosts(costs, cost)
+        )
 
     # -- The prefix cache ------------------------------------------------------------------------------------
 
@@ -83,12 +69,14 @@ class Memory:
         """How much of a waiting request's KV is there already: cached, or parked on the host."""
         if request.parked is not None:
             return request.parked.tokens
-        return len(self._prefix(request)) * self.ledger.block_size
+        return self._forked_tokens(request) or len(self._prefix(request)) * self.ledger.block_size
 
     def is_expected(self, request: Request) -> bool:
-        """Whether this step computes, for another request, the next block that this one needs."""
-        if request.parked is not None:
+        """Whether another request is just computing what this one needs next."""
+        if request.parked is not None or self._forked_tokens(request):
             return False
+        if self.forks.is_worth_waiting(request):
+            return True
         return self.ledger.cache.is_expected(self._chain(request), request.known_tokens)
 
     def expect(self, prefills: Iterable[Request], *, is_ahead: bool = False) -> None:
@@ -111,6 +99,8 @@ class Memory:
         """Blocks that must be available for it to run, beyond those it finds."""
         if request.parked is not None:
             found = self.ledger.survivors(request.parked.incarnations)
+        elif forked := self._forked_tokens(request):
+            return self._wanted_blocks(request) - forked // self.ledger.block_size
         else:
             found = self._prefix(request)
         revived = sum(self.ledger.cache.is_evictable(block) for block in found)
@@ -120,13 +110,39 @@ class Memory:
         """Whether it may start now, beside ``running``, and probably stay."""
         if not self.fits(request):
             return False
-        if request.preemptions and not self.preemptor.may_return(self.fresh_blocks(request), len(running)):
+        if self._claimant is request:
+            # Others went for it already, and it was to start at once.
+            return True
+        if request.preemptions and not self._preemptor.may_return(
+            self.fresh_blocks(request), len(running), self.spare_blocks(request)
+        ):
             return False
         return not running or not self.is_overcommitted or self._is_below_peak(request, running)
 
     def fits(self, request: Request) -> bool:
         """Whether its blocks are there now."""
-        return self.is_settled(request) and self.fresh_blocks(request) <= self.ledger.available_blocks
+        return self.is_settled(request) and self.fresh_blocks(request) <= self.spare_blocks(request)
+
+    def spare_blocks(self, request: Request | None = None) -> int:
+        """Blocks that it may take now: the available ones, but for what others made room for."""
+        available = self.ledger.available_blocks
+        if self._claimant is None or self._claimant is request:
+            return available
+        return max(0, available - self.fresh_blocks(self._claimant))
+
+    def claim(self, request: Request) -> None:
+        """Others are swapped out for it: what comes free is its own until ``expire_claim``."""
+        self._claimant = request
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether somebody waits for blocks that were freed for it."""
+        return self._claimant is not None
+
+    def expire_claim(self) -> None:
+        """Whoever has a claim has had its chance, unless blocks are still being copied."""
+        if not self.ledger.swapping_blocks:
+            self._claimant = None
 
     def is_settled(self, request: Request) -> bool:
         """Whether nothing is under way that it would have to wait for before it starts."""
@@ -134,16 +150,17 @@ class Memory:
 
     def open(self, request: Request, step: int) -> None:
         """Give it its table; what the cache or the host holds of it counts as computed."""
+        self._waive(request)
         if request.parked is not None:
-            wanted = self._wanted_blocks(request)
-            request.table, copies = self.host.swap_in(request.parked, wanted, step)
-            request.parked = None
-            self._swaps_in += [(step, copy) for copy in copies]
-            self._last_swap_step = step
+            self.giving_way.come_back(request, self._wanted_blocks(request), step)
             return
-        prefix = self._prefix(request)
-        request.table = self.ledger.open_table(self._wanted_blocks(request), prefix)
-        request.computed_tokens = len(prefix) * self.ledger.block_size
+        if self._forked_tokens(request):
+            self.forks.start(request, self._wanted_blocks(request), step)
+        else:
+            prefix = self._prefix(request)
+            request.table = self.ledger.open_table(self._wanted_blocks(request), prefix)
+            request.computed_tokens = len(prefix) * self.ledger.block_size
+        self.giving_way.detours.turn_back(request, step, 0)
         if request.preemptions:
             self.regained_tokens += request.computed_tokens
         else:
@@ -156,12 +173,15 @@ class Memory:
 
     def release(self, request: Request) -> None:
         """It ended: everything it holds comes back."""
+        self.giving_way.detours.forget(request)
+        self._waive(request)
         if request.table is not None:
             self.ledger.close_table(request.table)
             request.table = None
         if request.parked is not None:
             self.host.drop(request.parked)
             request.parked = None
+        request.parent = None
 
     # -- Blocks go -------------------------------------------------------------------------------------------
 
@@ -188,101 +208,54 @@ class Memory:
             "kv_blocks_reserved": float(self.ledger.reserved_blocks),
             "kv_blocks_cached": float(self.ledger.cached_blocks),
             "host_slots_used": float(self.host.used_slots),
-            "preemption_lost_tokens": float(self.lost_tokens),
             "preemption_regained_tokens": float(self.regained_tokens),
+            "forked_tokens": float(self.forks.shared_tokens),
             "prefix_lookup_tokens": float(self.looked_up_tokens),
             "prefix_hit_tokens": float(self.hit_tokens),
-            **{f"preemptions_{mode.value}": float(count) for mode, count in self.preemptions.items()},
+            **self.giving_way.load(),
         }
+
+    @property
+    def preemptions(self) -> dict[Mode, int]:
+        """How often each mode was chosen."""
+        return self.giving_way.preemptions
 
     @property
     def coming_blocks(self) -> int:
         """Blocks that come free by themselves once copies under way are complete."""
         return self.ledger.swapping_blocks + self.ledger.limbo_blocks
 
-    def choose(
-        self,
-        candidates: list[Candidate],
-        blocks: int,
-        *,
-        sequences: int = 0,
-        above_priority: int = -1,
-        load: float = 1.0,
-        step_seconds: float = 0.0,
-    ) -> tuple[Preemption, ...]:
-        """Who of the candidates gives way for so many blocks and places; empty: nobody."""
-        _, b, _, q = self._cost.mixed.coefficients
-        if not self._cost.mixed.is_trusted:
-            b = max(b, UNKNOWN_TOKEN_SECONDS)
-        costs = replace(self._costs, seconds_per_token=b, seconds_per_token_squared=q, load=load)
-        return self.preemptor.choose(
-            candidates,
-            blocks,
-            costs,
-            free_slots=self.host.free_slots,
-            needed_sequences=sequences,
-            above_priority=above_priority,
-            step_seconds=step_seconds,
-        )
-
-    def give_way(self, preemption: Preemption, step: int) -> None:
-        """Take a request's blocks as chosen; it has no table afterwards."""
-        request = preemption.request
-        table = _table(request)
-        request.preemptions += 1
-        self.preemptions[preemption.mode] += 1
-        if preemption.mode is Mode.SWAP:
-            request.parked, copies = self.host.swap_out(table, request.computed_tokens, step)
-            self._swaps_out += [(step, copy) for copy in copies]
-            self._last_swap_step = step
-        else:
-            self.lost_tokens += request.computed_tokens
-            self.ledger.close_table(table)
-            request.computed_tokens = 0
-        request.table = None
-
     # -- Copies travel with plans ----------------------------------------------------------------------------
 
     @property
     def is_swapping(self) -> bool:
         """Whether a swap is planned or under way."""
-        return self._last_swap_step > self._copied_step
+        return self._shipments.is_swapping
 
     def with_copies(self, plan: StepPlan, after: int = 0) -> StepPlan:
-        """The plan with all copies that no applied plan has carried yet, so a dropped plan loses none.
+        """The plan with all copies that travel with it. ``after``: the step under way, if this is ahead."""
+        return self._shipments.load(plan, after)
 
-        ``after``: the step under way, which carries its own.
-        """
-        if not (self._swaps_out or self._swaps_in):
-            return plan
-        for step, _ in (*self._swaps_out, *self._swaps_in):
-            if step > after:
-                self._carried[step] = plan.step
-        return replace(
-            plan,
-            swaps_out=tuple([copy for step, copy in self._swaps_out if step > after]),
-            swaps_in=tuple([copy for step, copy in self._swaps_in if step > after]),
-        )
-
-    def complete(self, plan: StepPlan, copied_step: int | None) -> None:
-        """The plan was executed; swaps of plans up to ``copied_step`` (None: this one's too) are done."""
-        if self._swaps_out or self._swaps_in:
-            self._swaps_out = [entry for entry in self._swaps_out if entry[0] > plan.step]
-            self._swaps_in = [entry for entry in self._swaps_in if entry[0] > plan.step]
-        copied = plan.step if copied_step is None else copied_step
-        # A swap that a later plan carries again (the first was dropped, or its result is late) is done once
-        # more with that one: until then nobody may touch its blocks and slots.
-        if self._carried:
-            self._carried = {step: carrier for step, carrier in self._carried.items() if carrier > copied}
-            copied = min(self._carried, default=copied + 1) - 1
-        self._copied_step = max(self._copied_step, copied)
-        self.ledger.complete(plan.step, copied)
-        self.host.complete(copied)
+    def land(self, plan: StepPlan, result: StepResult) -> None:
+        """The plan was executed: its fences pass, and its copies teach what copies cost."""
+        copied_step = self._shipments.land(plan, result.copied_step)
+        self.ledger.complete(plan.step, copied_step)
+        self.host.complete(copied_step)
+        self.giving_way.land(plan.step, copied_step, result.copy_times)
 
     # -- Parts -----------------------------------------------------------------------------------------------
 
+    def _forked_tokens(self, request: Request) -> int:
+        """What it takes over of a parent; 0 where a prefix hit brings as much, or there is none to fork."""
+        tokens = self.forks.tokens(request)
+        return tokens if tokens > len(self._prefix(request)) * self.ledger.block_size else 0
+
+    def _waive(self, request: Request) -> None:
+        if self._claimant is request:
+            self._claimant = None
+
     def _wanted_blocks(self, request: Request) -> int:
-        if self.is_overcommitted and not self.preemptor.is_pinned(request):
+        if self.is_overcommitted and not self._preemptor.is_pinned(request):
             return self.ledger.blocks_for(request.known_tokens + 1)
         return self.ledger.blocks_for(request.longest_tokens)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Set as AbstractSet
-from typing import Final
 
 from headway.engine.admission import Admission
 from headway.engine.budget import StepBudget
@@ -15,12 +14,10 @@ from headway.engine.limits import StepLimits
 from headway.engine.memory import Memory
 from headway.engine.policy import Policy
 from headway.engine.preemption import Candidate, Mode, Preemption
+from headway.engine.releases import MOST_DEFERRED_STEPS, release_seconds
 from headway.engine.request import Request
 from headway.engine.roster import Roster
 from headway.engine.timeline import Happening
-
-MOST_LOAD: Final = 4.0
-"""How much dearer recomputing may get by the requests that wait for the same device."""
 
 
 class Planner:
@@ -63,6 +60,7 @@ class Planner:
         self._memory.expect(prefills, is_ahead=self._is_ahead)
         # Who started beyond the places of this step has its first turn in the next.
         prefills += self._admit(active, prefills, budget)[: self.limits.max_sequences - len(active)]
+        self._memory.expire_claim()
         present = [r for r in prefills if r.table is not None and not self._memory.is_arriving(r)]
         granted = budget.grant_prefills(self._policy, present)
         taken = budget.take_patient([r for r in patient if r.table is not None], is_crowded=bool(granted))
@@ -115,6 +113,7 @@ class Planner:
             budget=budget.prefill_tokens(),
             start=self._start,
             give_way=self._give_way,
+            defers=self._defers,
             candidate=self._candidate,
         )
         return admission.run(self._now)
@@ -131,33 +130,56 @@ class Planner:
             return set()
         growing = [r for r in active if r.pending_tokens == 1 and self._memory.lacking(r)]
         growing.sort(key=lambda request: (request.spec.priority, request.serial))
-        while (short := len(growing) - self._memory.ledger.available_blocks) > 0:
+        while (short := len(growing) - self._memory.spare_blocks()) > 0:
             others = [r for r in self._roster.running.values() if r is not growing[0]]
-            victims = () if self._memory.coming_blocks else self._choose(others, short)
-            if not victims:
+            is_waiting = self._memory.coming_blocks or self._memory.is_claimed
+            victims = () if is_waiting else self._choose(others, short)
+            if not victims or self._defers(growing[0], victims, short):
                 break
             for victim in victims:
                 self._give_way(victim)
             active[:] = [request for request in active if request.table is not None]
             growing = [request for request in growing if request.table is not None]
-        room = max(0, self._memory.ledger.available_blocks)
+        room = max(0, self._memory.spare_blocks())
         for request in growing[:room]:
             self._memory.grow(request)
+            request.deferred_steps = 0
         return set(growing[room:])
 
     def _choose(self, others: list[Request], blocks: int) -> tuple[Preemption, ...]:
         """Who gives way for running requests; those about to be late only if there is nobody else."""
-        load = min(MOST_LOAD, 1.0 + self._policy.waiting / max(1, len(others)))
         for step_seconds in (self._step_seconds, -math.inf):
-            victims = self._memory.choose(
+            victims = self._memory.giving_way.choose(
                 [self._candidate(request) for request in others],
                 blocks,
-                load=load,
                 step_seconds=step_seconds,
             )
             if victims:
                 return victims
         return ()
+
+    def _defers(
+        self, request: Request, victims: tuple[Preemption, ...], blocks: int, sequences: int = 0
+    ) -> bool:
+        """Whether it waits a step, since room comes by itself sooner than the victims would be back.
+
+        ``MOST_DEFERRED_STEPS`` times in a row at most, and only where costs are more than a guess.
+        """
+        if request.deferred_steps >= MOST_DEFERRED_STEPS or not self._cost.is_trusted:
+            return False
+        seconds = release_seconds(
+            list(self._roster.running.values()),
+            blocks=blocks,
+            sequences=sequences,
+            ledger=self._memory.ledger,
+            quantiles=self._memory.quantiles,
+            step_seconds=self._step_seconds,
+        )
+        if seconds >= sum([victim.seconds for victim in victims]):
+            return False
+        request.deferred_steps += 1
+        self._memory.giving_way.deferred += 1
+        return True
 
     def _candidate(self, request: Request) -> Candidate:
         if self._is_ahead:
@@ -171,14 +193,18 @@ class Planner:
         request = preemption.request
         happening = Happening.SWAPPED if preemption.mode is Mode.SWAP else Happening.RECOMPUTED
         self._roster.record(request, happening, self._now, self._step, str(request.computed_tokens))
-        self._memory.give_way(preemption, self._step)
+        self._memory.giving_way.give_way(preemption, self._step)
         self._roster.stop(request)
         self._preempted_step = self._step
 
     def _start(self, request: Request) -> None:
+        if self._is_ahead and self._memory.forks.tokens(request):
+            # What it would share may be computed by the step under way, whose result nobody has.
+            raise ResultNeededError
         happening = Happening.RESUMED if request.preemptions else Happening.STARTED
         self._roster.record(request, happening, self._now, self._step)
         self._memory.open(request, self._step)
+        request.deferred_steps = 0
         paid = max(request.charged_tokens, request.computed_tokens)
         cost = self._cost.price(paid, request.known_tokens - paid) if paid < request.known_tokens else 0.0
         self._roster.start(request, self._now, cost)

@@ -1,8 +1,8 @@
 """Who gives way when memory is short, and how: defer, swap or recompute, by measured cost.
 
-    T_swap      = bytes/BW_out + bytes/BW_in + per-run cost      bytes of its private blocks
-    T_recompute = b·(n - k) + q·(n² - k²)/2, times load ≥ 1       n computed tokens, k of them still cached
-    defer       if room comes by itself sooner than the cheapest set costs
+    T_swap      = bytes/BW_out + bytes/BW_in + per-run cost      bytes of its computed blocks
+    T_recompute = b·(n - k) + q·(n² - k²)/2                       n computed tokens, k of them still cached
+    swap        if T_swap·w < T_recompute and the host has room; w < 1 where copies run beside the computation
 
 The choice is a value. It is verified as a whole before anything moves: a set that does not free enough now is
 no set. Whoever gave way ``max_preemptions`` times is pinned: it comes back only with room for its longest
@@ -15,11 +15,16 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import groupby, pairwise
+from itertools import groupby
+from typing import Final
 
 from headway.engine.block_table import BlockTable
 from headway.engine.blocks import BlockLedger
 from headway.engine.request import Request
+
+BESIDE_WEIGHT: Final = 0.25
+"""A second of copying beside the computation in seconds of the device: it keeps blocks busy and two requests
+waiting, not everybody. In simulation both ways bring the same there (decision 0017)."""
 
 
 class Mode(StrEnum):
@@ -53,28 +58,41 @@ class PreemptionCosts:
     out_bytes_per_second: float
     in_bytes_per_second: float
     seconds_per_run: float = 0.0
-    """Fixed cost of copying one run of neighbouring blocks, one way."""
+    """Fixed cost of copying one run of neighbouring slots, one way; a request's slots mostly are one."""
+    out_slowdown: float = 1.0
+    """Of copies now against those figures, as timed."""
+    in_slowdown: float = 1.0
+    overlap: float = 0.0
+    """Share of a copy's time that runs beside the computation, in nobody's way."""
     seconds_per_token: float = 0.0
     """b: prefill time per token."""
     seconds_per_token_squared: float = 0.0
     """q: prefill time per pair of tokens."""
-    load: float = 1.0
-    """At least 1: how much others suffer from a second of recompute (queue pressure)."""
 
-    def swap_seconds(self, blocks: Sequence[int]) -> float:
-        """Time to copy these device blocks out and in again."""
-        runs = sum(block + 1 != after for block, after in pairwise(blocks)) + 1
-        copied = len(blocks) * self.block_bytes
-        both_ways = copied / self.out_bytes_per_second + copied / self.in_bytes_per_second
-        return both_ways + 2 * runs * self.seconds_per_run
+    def out_seconds(self, blocks: int) -> float:
+        """Time to copy so many blocks to the host."""
+        copied = blocks * self.block_bytes / self.out_bytes_per_second
+        return (copied + self.seconds_per_run) * self.out_slowdown
+
+    def in_seconds(self, blocks: int) -> float:
+        """Time to copy so many blocks back."""
+        copied = blocks * self.block_bytes / self.in_bytes_per_second
+        return (copied + self.seconds_per_run) * self.in_slowdown
+
+    def swap_seconds(self, blocks: int) -> float:
+        """Time to copy so many blocks out and in again."""
+        return self.out_seconds(blocks) + self.in_seconds(blocks)
 
     def recompute_seconds(self, tokens: int, cached_tokens: int = 0) -> float:
         """Time to compute ``tokens`` again, the first ``cached_tokens`` of them by a prefix hit."""
         squares = tokens * tokens - cached_tokens * cached_tokens
-        seconds = (
+        return (
             self.seconds_per_token * (tokens - cached_tokens) + self.seconds_per_token_squared * squares / 2
         )
-        return seconds * max(1.0, self.load)
+
+    def swap_harm(self, blocks: int) -> float:
+        """The same in seconds of the device: what runs beside the computation counts ``BESIDE_WEIGHT``."""
+        return self.swap_seconds(blocks) * (1.0 - self.overlap * (1.0 - BESIDE_WEIGHT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +115,13 @@ class Preemption:
     request: Request
     mode: Mode
     seconds: float
-    """Predicted cost of going and coming back."""
+    """What going and coming back costs everybody by prediction, in seconds of the device."""
     freed_blocks: int
     """What it brings on its own; for a swap, once its copy is complete."""
+    swap_seconds: float
+    """Predicted time of the copies both ways; infinite where the host has no room."""
+    recompute_seconds: float
+    """Predicted time of computing again what is lost."""
 
 
 class Preemptor:
@@ -123,14 +145,13 @@ class Preemptor:
         needed_sequences: int = 0,
         above_priority: int = -1,
         step_seconds: float = 0.0,
-        natural_seconds: float = math.inf,
     ) -> tuple[Preemption, ...]:
         """The requests that give way so that ``needed_blocks`` and ``needed_sequences`` more come free.
 
-        Empty: nobody does; the beneficiary defers. ``free_slots``: room on the host for swaps.
+        Empty: nobody can. ``free_slots``: room on the host for swaps.
         ``above_priority``: only requests of a class strictly below (a larger number) give way, so equals
         never displace each other. ``step_seconds``: nobody gives way whose next token is due within one
-        step. ``natural_seconds``: predicted time until the room comes by itself.
+        step.
         """
         willing = [
             candidate
@@ -146,32 +167,30 @@ class Preemptor:
             chosen.append(candidate)
         if not self._is_enough(chosen, needed_blocks, needed_sequences):
             return ()
-        final = self._with_modes(self._needed(chosen, needed_blocks, needed_sequences), costs, free_slots)
-        return final if sum(preemption.seconds for preemption in final) < natural_seconds else ()
+        return self._with_modes(self._needed(chosen, needed_blocks, needed_sequences), costs, free_slots)
 
     def offer(self, candidate: Candidate, costs: PreemptionCosts, free_slots: int) -> Preemption:
         """The cheaper way for one request to give way, and what it brings."""
         request = candidate.request
-        table = _table(request)
-        blocks = table.blocks[: self._ledger.blocks_for(request.computed_tokens)]
+        blocks = self._ledger.blocks_for(request.computed_tokens)
         recompute = costs.recompute_seconds(request.computed_tokens, candidate.cached_tokens)
+        swap = costs.swap_seconds(blocks) if 0 < blocks <= free_slots else math.inf
         mode, seconds = Mode.RECOMPUTE, recompute
-        if 0 < len(blocks) <= free_slots:
-            swap = costs.swap_seconds(blocks)
-            if swap < recompute:
-                mode, seconds = Mode.SWAP, swap
-        return Preemption(request, mode, seconds, self._ledger.reclaimable_blocks([table]))
+        if swap < math.inf and costs.swap_harm(blocks) < recompute:
+            mode, seconds = Mode.SWAP, costs.swap_harm(blocks)
+        freed = self._ledger.reclaimable_blocks([_table(request)])
+        return Preemption(request, mode, seconds, freed, swap, recompute)
 
-    def may_return(self, fresh_blocks: int, running: int) -> bool:
+    def may_return(self, fresh_blocks: int, running: int, spare_blocks: int) -> bool:
         """Hysteresis: whether a request that takes ``fresh_blocks`` may come back beside ``running`` others.
 
         Always when nothing runs: then waiting would bring nothing.
         """
         if running == 0:
-            return fresh_blocks <= self._ledger.available_blocks
+            return fresh_blocks <= spare_blocks
         growth = running * self._ledger.blocks_for(self.limits.headroom_tokens)
         spare = math.ceil(self.limits.watermark * self._ledger.block_count) + growth
-        return fresh_blocks + min(spare, self._ledger.block_count // 4) <= self._ledger.available_blocks
+        return fresh_blocks + min(spare, self._ledger.block_count // 4) <= spare_blocks
 
     def _may_go(self, request: Request) -> bool:
         table = request.table

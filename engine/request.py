@@ -35,6 +35,10 @@ class Request:
     """Digests of its full blocks, for the prefix cache."""
     parked: Parked | None = None
     """Its KV in host memory while it is swapped out."""
+    parent: Request | None = None
+    """Whom it branches off, until it starts."""
+    deferred_steps: int = 0
+    """Steps in a row in which it waited for room that was to come by itself."""
     preemptions: int = 0
     """How often it gave way to others."""
     is_held: bool = False

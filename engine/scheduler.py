@@ -7,7 +7,7 @@ from dataclasses import replace
 from headway.engine.blocks import BlockLedger
 from headway.engine.cost_model import CostModel
 from headway.engine.deadlines import refuse_unreachable
-from headway.engine.errors import EngineFullError
+from headway.engine.errors import EngineFullError, RequestError
 from headway.engine.flights import Flights
 from headway.engine.forecast import Forecast
 from headway.engine.limits import StepLimits
@@ -75,7 +75,7 @@ class Scheduler:
                 f"{self._roster.waiting} requests wait, as many as max_waiting allows: try later or elsewhere"
             )
         self._serial += 1
-        request = Request(spec, self._serial)
+        request = Request(spec, self._serial, parent=self._parent(spec))
         ended = ended or self._end_of_resumed(spec)
         if now is not None and ended is None:
             refuse_unreachable(request, now, self._forecast, has_seat=self._has_seat())
@@ -204,6 +204,17 @@ class Scheduler:
     def _has_seat(self) -> bool:
         """Whether nobody would have to wait now."""
         return not self._policy.waiting and len(self._roster.running) < self._limits.max_sequences
+
+    def _parent(self, spec: RequestSpec) -> Request | None:
+        parent = None if spec.fork_of is None else self._roster.named(spec.fork_of)
+        if parent is None:
+            return None
+        if parent.spec.tenant != spec.tenant or parent.spec.prompt_token_ids != spec.prompt_token_ids:
+            raise RequestError(
+                f"{spec.request_id} cannot be a fork of {spec.fork_of}, whose tenant or prompt is another: "
+                "name a request with the same ones, or none"
+            )
+        return parent
 
     def _objective(self, spec: RequestSpec) -> Objective | None:
         if spec.objective is not None or not 0 <= spec.priority < len(self._limits.objectives):

@@ -14,6 +14,7 @@ from torch import Tensor
 from headway.engine.answer import Answer
 from headway.engine.checkpoint import Checkpoint
 from headway.engine.compute_dtype import compute_dtype
+from headway.engine.copy_bus import CudaBus
 from headway.engine.errors import InvariantError, ModelError
 from headway.engine.host_cache import HostCache
 from headway.engine.kv_cache import KVCache, block_bytes, block_count_within
@@ -46,7 +47,8 @@ class TorchRunner:
     ) -> None:
         self._model = model
         self._cache = cache
-        self._host = HostCache(cache, host_slots)
+        bus = CudaBus(device) if device.type == "cuda" and host_slots else None
+        self._host = HostCache(cache, host_slots, clock, bus)
         self._max_model_len = max_model_len
         self._clock = clock
         self._vocab_size = config.vocab_size
@@ -169,7 +171,8 @@ class TorchRunner:
             sampled = self._sampler.sample(logits, rows) if rows else ()
         self._last.remember(chunks, sampled)
         copied_step = self._host.copied_step(plan.step, wait=not chunks)
-        return StepResult(plan.step, sampled, self._clock() - started, copied_step)
+        elapsed = self._clock() - started
+        return StepResult(plan.step, sampled, elapsed, copied_step, self._host.take_times())
 
     @torch.inference_mode()
     def logits(self, plan: StepPlan) -> Tensor:

@@ -82,6 +82,9 @@ class RequestSpec:
     """When the deadline cannot be met, or has passed: go on at best effort without one."""
     objective: Objective | None = None
     """None: that of its class (``StepLimits.objectives``)."""
+    fork_of: str | None = None
+    """Id of a request with the same prompt and tenant: if it lives and runs when this one could start, its
+    prompt is shared instead of computed again (several choices of one answer)."""
 
 
 class RequestKey(NamedTuple):
@@ -185,6 +188,20 @@ class Sampled(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class CopyTime:
+    """How long the swaps of one plan and one direction took."""
+
+    step: int
+    """The plan's."""
+    is_out: bool
+    """From the device to the host."""
+    blocks: int
+    seconds: float
+    is_beside: bool = False
+    """They ran beside the computation: ``elapsed_seconds`` does not hold them."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """What the runner did: one entry per sampling chunk, in the plan's order."""
 
@@ -193,6 +210,8 @@ class StepResult:
     elapsed_seconds: float
     copied_step: int | None = None
     """Swaps of plans up to this step are complete; None: this step's too."""
+    copy_times: tuple[CopyTime, ...] = ()
+    """Of swaps found complete since the result before, where the runner times them."""
 
 
 class Emission(NamedTuple):

@@ -87,5 +87,6 @@ def _memory(settings: SimulateSettings, device: Device, ledger: BlockLedger, cos
         out_bytes_per_second=bandwidth,
         in_bytes_per_second=bandwidth,
         seconds_per_run=0.0 if always else COPY_RUN_SECONDS,
+        overlap=1.0,
     )
     return Memory(ledger, cost, is_overcommitted=settings.is_overcommitted, host=host, costs=costs)

@@ -232,7 +232,8 @@ class Simulation:
         run.steps += len(plan.chunks) > 0
         run.busy_seconds += elapsed if plan.chunks else 0.0
         run.computed_tokens += work.new_tokens
-        result = StepResult(plan.step, tuple(sampled), elapsed, self._link.copied_step(self._now))
+        copied_step = self._link.copied_step(self._now)
+        result = StepResult(plan.step, tuple(sampled), elapsed, copied_step, self._link.take_times())
         self._read(self._scheduler.apply(plan, result, self._now))
 
     def _execute(self, plan: StepPlan) -> tuple[StepWork, list[Sampled]]:

@@ -21,6 +21,7 @@ from headway.services.engine_thread import EngineThread
 from headway.services.logs import get_logger
 from headway.services.metrics import WorkerMetrics
 from headway.services.model_host import ModelHost
+from headway.services.preemption_log import PreemptionLog
 from headway.services.publisher import Publisher
 from headway.services.settings import WorkerSettings
 from headway.services.trace import chrome_trace
@@ -91,6 +92,7 @@ class Worker:
                     tasks.create_task(reap_loop(self._queue, name, lease)),
                     tasks.create_task(renew_loop(self._queue, self._table, lease)),
                     tasks.create_task(self._publisher.run()),
+                    tasks.create_task(PreemptionLog(self._host.engine.preemptions, _log).run()),
                     tasks.create_task(
                         heartbeat_loop(self._queue, self.card, self._settings.heartbeat_seconds)
                     ),

@@ -14,6 +14,7 @@ from headway.engine.scheduler import Scheduler
 from headway.engine.scripted import ScriptedRunner, StepCost
 from headway.engine.values import Emission, FinishReason, RequestSpec, Sampling, StepPlan, StepResult
 
+STEP = StepCost(per_step=0.01, per_new_token=0.001)
 CHEAP_SWAPS = PreemptionCosts(1.0, 1e12, 1e12, seconds_per_token=1.0)
 NO_SWAPS = PreemptionCosts(1.0, 1e-9, 1e-9)
 
@@ -30,6 +31,8 @@ class Rig:
         policy: str = "fcfs",
         copy_delay: int = 0,
         max_preemptions: int = 3,
+        has_cache: bool = True,
+        cost: StepCost = STEP,
     ) -> None:
         self.runner = ScriptedRunner(
             block_count=blocks,
@@ -37,13 +40,13 @@ class Rig:
             host_slots=slots,
             copy_delay=copy_delay,
             max_model_len=2 * blocks,
-            cost=StepCost(per_step=0.01, per_new_token=0.001),
+            cost=cost,
         )
-        self.ledger = BlockLedger(blocks, 2, PrefixCache(2))
-        cost = CostModel()
+        self.ledger = BlockLedger(blocks, 2, PrefixCache(2, is_enabled=has_cache))
+        self.cost = CostModel()
         self.memory = Memory(
             self.ledger,
-            cost,
+            self.cost,
             is_overcommitted=True,
             host=HostPool(self.ledger, slots),
             costs=CHEAP_SWAPS if slots else NO_SWAPS,
@@ -58,7 +61,7 @@ class Rig:
             limits,
             POLICIES[policy](),
             self.runner.eos_token_ids,
-            cost=cost,
+            cost=self.cost,
             memory=self.memory,
         )
         self.tokens: dict[str, list[int]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from tests.engine.test_torch_runner import CONFIG, PROMPTS, RandomCheckpoint
 from torch import Tensor
 
+from headway.engine.copy_bus import CudaBus
 from headway.engine.host_cache import HostCache
 from headway.engine.kv_cache import KVCache, block_bytes
 from headway.engine.torch_runner import TorchRunner
@@ -37,7 +39,8 @@ class Cache:
         place = torch.device(device)
         self.kv = KVCache(CONFIG, block_count=8, block_size=4, dtype=dtype, device=place)
         self.fill()
-        self.host = HostCache(self.kv, 6)
+        bus = CudaBus(place) if place.type == "cuda" else None
+        self.host = HostCache(self.kv, 6, itertools.count().__next__, bus)
 
     def fill(self) -> None:
         width = self.kv.pools.dtype.itemsize

@@ -10,6 +10,7 @@ import pytest
 from headway.engine.block_table import BlockTable
 from headway.engine.blocks import BlockLedger
 from headway.engine.preemption import (
+    BESIDE_WEIGHT,
     Candidate,
     Mode,
     PreemptionCosts,
@@ -59,7 +60,7 @@ def test_the_lowest_class_gives_way_first_then_share_then_slack_then_cost_then_t
     same = [pool.run(4), pool.run(4)]
     assert pool.victims(same, 2) == [1], "the latest arrival"
     big = pool.run(6)
-    assert pool.victims([*same, big], 2, free_slots=20) == [2], "its copy is the longest run"
+    assert pool.victims([*same, big], 2, free_slots=20) == [2], "the fixed cost of a copy brings the most"
     patient = replace(same[0], slack_seconds=5.0)
     others = [replace(candidate, slack_seconds=1.0) for candidate in (same[1], big)]
     assert pool.victims([patient, *others], 2) == [0]
@@ -137,14 +138,6 @@ def test_nobody_gives_way_whose_next_token_is_due_within_a_step() -> None:
     assert pool.victims([late], 1, step_seconds=0.01) == [0]
 
 
-def test_waiting_wins_when_room_comes_by_itself_sooner() -> None:
-    pool = Pool()
-    candidate = pool.run(4)
-    seconds = pool.preemptor.offer(candidate, COSTS, 0).seconds
-    assert pool.victims([candidate], 1, natural_seconds=seconds / 2) == []
-    assert pool.victims([candidate], 1, natural_seconds=seconds * 2) == [0]
-
-
 def test_swap_or_recompute_is_a_matter_of_cost() -> None:
     pool = Pool(blocks=3000)
     long, short = pool.run(2000), pool.run(2)
@@ -152,7 +145,10 @@ def test_swap_or_recompute_is_a_matter_of_cost() -> None:
     assert pool.preemptor.offer(long, COSTS, 1999).mode is Mode.RECOMPUTE, "no room on the host"
     slow = replace(COSTS, out_bytes_per_second=1e9, in_bytes_per_second=1e9)
     assert pool.preemptor.offer(long, slow, 3000).mode is Mode.RECOMPUTE
-    assert pool.preemptor.offer(long, replace(slow, load=50.0), 3000).mode is Mode.SWAP
+    assert pool.preemptor.offer(long, replace(slow, overlap=1.0), 3000).mode is Mode.RECOMPUTE
+    beside = replace(slow, seconds_per_token=1.5e-3, overlap=1.0)
+    assert pool.preemptor.offer(long, beside, 3000).mode is Mode.SWAP, "a copy beside the steps costs less"
+    assert pool.preemptor.offer(long, replace(beside, overlap=0.0), 3000).mode is Mode.RECOMPUTE
     cached = replace(long, cached_tokens=1999)
     assert pool.preemptor.offer(cached, COSTS, 3000).mode is Mode.RECOMPUTE, "most of it is still cached"
     dear = replace(COSTS, seconds_per_run=1.0)
@@ -167,18 +163,25 @@ def test_a_set_swaps_only_as_much_as_the_host_holds() -> None:
 
 
 def test_costs_follow_the_formulas() -> None:
-    assert COSTS.swap_seconds((3, 4, 5, 9)) == pytest.approx(2 * 4e6 / 25e9 + 2 * 2 * 1e-5)
+    assert COSTS.swap_seconds(4) == pytest.approx(2 * 4e6 / 25e9 + 2 * 1e-5)
+    slower = replace(COSTS, in_slowdown=3.0)
+    assert slower.swap_seconds(4) == pytest.approx(2 * COSTS.swap_seconds(4))
     assert COSTS.recompute_seconds(1000, 200) == pytest.approx(0.08 + 1e-9 * (1000**2 - 200**2) / 2)
-    assert replace(COSTS, load=2.0).recompute_seconds(10) == pytest.approx(2 * COSTS.recompute_seconds(10))
-    assert replace(COSTS, load=0.1).recompute_seconds(10) == COSTS.recompute_seconds(10)
+    offered = Pool(blocks=300)
+    offer = offered.preemptor.offer(offered.run(200), replace(COSTS, overlap=1.0), 300)
+    assert offer.swap_seconds == COSTS.swap_seconds(200)
+    assert offer.recompute_seconds == COSTS.recompute_seconds(200)
+    assert offer.seconds == pytest.approx(BESIDE_WEIGHT * offer.swap_seconds)
 
 
 def test_coming_back_leaves_the_others_room_to_grow() -> None:
     pool = Pool(blocks=100, limits=PreemptionLimits(headroom_tokens=5, watermark=0.05))
-    assert pool.preemptor.may_return(85, running=2)
-    assert not pool.preemptor.may_return(86, running=2)
-    assert pool.preemptor.may_return(100, running=0), "when nothing runs, waiting brings nothing"
-    assert not pool.preemptor.may_return(101, running=0)
+    assert pool.preemptor.may_return(85, running=2, spare_blocks=100)
+    assert not pool.preemptor.may_return(86, running=2, spare_blocks=100)
+    assert pool.preemptor.may_return(100, running=0, spare_blocks=100), (
+        "when nothing runs, waiting brings nothing"
+    )
+    assert not pool.preemptor.may_return(101, running=0, spare_blocks=100)
 
 
 @pytest.mark.parametrize(

@@ -155,3 +155,25 @@ def blocks_in_use(plans: list[StepPlan], without: str) -> int:
     """The blocks that the runner was last told of, over all requests but one."""
     tables = {chunk.key.request_id: chunk.block_table for plan in plans for chunk in plan.chunks}
     return sum(len(table) for name, table in tables.items() if name != without)
+
+
+def test_choices_that_branch_off_one_prompt_answer_as_if_each_had_computed_it() -> None:
+    first = replace(
+        request("choice0", 18, 30), sampling=Sampling(temperature=1.0, seed=0, ignore_eos=True), tenant="a"
+    )
+    branches = [
+        replace(first, request_id=f"choice{seed}", sampling=replace(first.sampling, seed=seed))
+        for seed in (1, 2, 3)
+    ]
+    together = Batch()
+    together.add(first, *[replace(branch, fork_of="choice0") for branch in branches])
+    together.run()
+    copied = [len(plan.copies) for plan in together.runner.plans]
+    assert sum(copied) == 3, "17 of 18 tokens are shared: four blocks of 4, and one copied for each"
+    assert sum(plan.new_tokens for plan in together.runner.plans) == 18 + 3 + 4 * 29
+    for spec in (first, *branches):
+        alone = Batch()
+        alone.add(spec)
+        alone.run()
+        assert together.tokens[spec.request_id] == alone.tokens[spec.request_id]
+    assert len(set(together.tokens.values())) == 4

@@ -227,7 +227,9 @@ MEMORY_MUTANTS = (
     _victims(
         "equals displace each other", "spec.priority > above_priority", "spec.priority >= above_priority"
     ),
-    _victims("costs do not choose the mode", "if swap < recompute:", "if swap > recompute:"),
+    _victims(
+        "costs do not choose the mode", "swap_harm(blocks) < recompute:", "swap_harm(blocks) > recompute:"
+    ),
     Mutant(
         "one more is not counted behind its place",
         "engine/overcommit.py",
@@ -251,16 +253,79 @@ MEMORY_MUTANTS = (
     ),
     Mutant(
         "a recomputed request still counts as computed",
-        "engine/memory.py",
-        "            self.ledger.close_table(table)\n            request.computed_tokens = 0\n",
-        "            self.ledger.close_table(table)\n",
+        "engine/giving_way.py",
+        "            request.computed_tokens = 0\n",
+        "            pass\n",
         SCHEDULER_WALK,
     ),
     Mutant(
         "a swap that is carried twice is done after the first",
-        "engine/memory.py",
-        "            self._carried[step] = plan.step\n",
-        "            self._carried.setdefault(step, step)\n",
+        "engine/shipments.py",
+        "                self._carried[step] = plan.step\n",
+        "                self._carried.setdefault(step, step)\n",
         "tests/engine/test_field_cases_memory.py",
+    ),
+    Mutant(
+        "a branch writes into a block that was never copied",
+        "engine/forks.py",
+        "            self._shipments.copy(copy, step)\n",
+        "            pass\n",
+        SCHEDULER_WALK,
+    ),
+    Mutant(
+        "a branch shares a prompt that is not computed",
+        "engine/forks.py",
+        "parent.table is None or parent.computed_tokens < parent.prompt_tokens:",
+        "parent.table is None:",
+        SCHEDULER_WALK,
+    ),
+    Mutant(
+        "a branch shares blocks that are still being filled from the host",
+        "engine/forks.py",
+        "if self._ledger.is_arriving(parent.table) or ",
+        "if ",
+        "tests/engine/test_forks.py",
+    ),
+    Mutant(
+        "a plan ahead forks off a prompt whose step may fail",
+        "engine/planner.py",
+        "if self._is_ahead and self._memory.forks.tokens(request):",
+        "if False:",
+        "tests/engine/test_forks.py",
+    ),
+    Mutant(
+        "a copy for a branch is lost with its plan",
+        "engine/shipments.py",
+        "copies=self._across.after(after),",
+        "copies=self._across.after(max(after, plan.step - 1)),",
+        "tests/engine/test_forks.py",
+    ),
+    Mutant(
+        "copies teach nothing",
+        "engine/giving_way.py",
+        "            self.costs.observe(time)\n",
+        "            pass\n",
+        "tests/engine/test_detours.py",
+    ),
+    Mutant(
+        "anybody takes what others were swapped out for",
+        "engine/memory.py",
+        "        return max(0, available - self.fresh_blocks(self._claimant))\n",
+        "        return available\n",
+        "tests/engine/test_claims.py",
+    ),
+    Mutant(
+        "a request waits for room that never comes",
+        "engine/planner.py",
+        "if request.deferred_steps >= MOST_DEFERRED_STEPS or not",
+        "if not",
+        "tests/engine/test_releases.py",
+    ),
+    Mutant(
+        "a block comes back before its copy has arrived",
+        "engine/host_cache.py",
+        "            if not transfer.ticket.is_done:\n",
+        "            if False:\n",
+        "tests/engine/test_copy_bus.py",
     ),
 )

@@ -89,6 +89,7 @@ class AheadWorld(PreemptionWorld):
             steps=1,
             out=len(plan.swaps_out),
             back=len(plan.swaps_in),
+            copied=len(plan.copies),
             ahead=any(chunk.token_ids == (PLACEHOLDER,) for chunk in plan.chunks),
         )
         if is_failing and plan.chunks:

@@ -76,7 +76,8 @@ class PreemptionWorld:
             max_looks=rng.randint(1, 3),
             is_overcommitted=True,
         )
-        self.ledger = BlockLedger(block_count, block_size, PrefixCache(block_size))
+        cache = PrefixCache(block_size, is_enabled=rng.random() < 0.7)
+        self.ledger = BlockLedger(block_count, block_size, cache)
         self.pool = HostPool(self.ledger, slots)
         cost = CostModel()
         self.memory = Memory(
@@ -115,6 +116,11 @@ class PreemptionWorld:
         prompt.append(self.rng.randint(1, 2))
         if self.rng.random() < 0.3:
             prompt[0] = 3
+        tenant, parent = self.rng.choice("abc"), None
+        if self.live and self.rng.random() < 0.3:
+            # Perhaps not computed yet, held, swapped out or about to end: a fork may ask at any time.
+            parent = self.rng.choice(self.live).spec
+            prompt, tenant = list(parent.prompt_token_ids), parent.tenant
         most = room - len(prompt)
         if most < 1:
             return
@@ -124,11 +130,12 @@ class PreemptionWorld:
             prompt_token_ids=tuple(prompt),
             sampling=Sampling(seed=self.rng.randint(0, 2)),
             max_tokens=self.rng.randint(1, most),
-            tenant=self.rng.choice("abc"),
+            tenant=tenant,
             priority=self.rng.randint(0, 2),
             arrival_seconds=self.now,
             deadline_seconds=self.now + self.rng.uniform(0.1, 2.0) if self.rng.random() < 0.1 else None,
             is_demotable=self.rng.random() < 0.3,
+            fork_of=None if parent is None else parent.request_id,
         )
         answer = self.runner.reference(spec.prompt_token_ids, spec.sampling, spec.max_tokens)
         self.told[spec.request_id] = Told(spec, answer)
@@ -203,7 +210,10 @@ class PreemptionWorld:
             return False
         self.scheduler.check()
         self.seen.update(
-            out=len(plan.swaps_out), back=len(plan.swaps_in), hits=sum(c.start > 0 for c in plan.chunks)
+            out=len(plan.swaps_out),
+            back=len(plan.swaps_in),
+            copied=len(plan.copies),
+            hits=sum(c.start > 0 for c in plan.chunks),
         )
         if not plan.needs_runner:
             emissions = self.scheduler.apply(plan, StepResult(plan.step, (), 0.0), self.now)
@@ -276,5 +286,7 @@ class PreemptionWorld:
         gave_way = Counter(e.key for e in self.scheduler.timeline.events if e.happening in moved)
         assert max(gave_way.values(), default=0) <= self.max_preemptions
         self.seen.update(
-            preemptions=sum(self.memory.preemptions.values()), evictions=self.ledger.cache.evicted_blocks
+            preemptions=sum(self.memory.preemptions.values()),
+            evictions=self.ledger.cache.evicted_blocks,
+            forked=self.memory.forks.shared_tokens,
         )

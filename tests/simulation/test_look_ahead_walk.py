@@ -50,6 +50,7 @@ def test_long_walks_end_with_the_right_answers(costs: PreemptionCosts, swaps: bo
     for corner in ("preemptions", "in vain", "drained", "failed", "lost"):
         assert seen[corner] > 50, f"{corner}: {seen}"
     assert seen["ahead"] > seen["steps"] / 4
+    assert min(seen["forked"], seen["copied"]) > 20, seen
     assert (seen["out"] > 20 and seen["back"] > 20) == swaps, seen
 
 

@@ -59,6 +59,7 @@ def test_long_walks_end_with_the_right_answers(costs: PreemptionCosts, swaps: bo
     # A walk that never meets the corner proves nothing about it.
     assert seen["preemptions"] > 50
     assert min(seen["hits"], seen["late"], seen["too late"], seen["lost"]) > 50, seen
+    assert min(seen["forked"], seen["copied"]) > 20, seen
     assert (seen["out"] > 20 and seen["back"] > 20) == swaps, seen
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headway.engine.values import BlockCopy, StepPlan
+from headway.engine.values import BlockCopy, CopyTime, StepPlan
 from headway.services.host_link import HostLink
 
 
@@ -51,6 +51,22 @@ def test_both_directions_run_at_once() -> None:
 
 def test_each_run_of_neighbours_costs_once() -> None:
     scattered = HostLink(block_bytes=1.0, bytes_per_second=1e12, seconds_per_run=1.0)
-    runs = copies((0, 0), (1, 1), (5, 2), (6, 3), (7, 9))
-    scattered.send(StepPlan(1, (), swaps_out=runs), 0.0)
+    out = copies((0, 0), (4, 1), (5, 2), (6, 3), (7, 9))
+    scattered.send(StepPlan(1, (), swaps_out=out), 0.0)
+    assert scattered.free_at == pytest.approx(2.0), "slots count: on the device blocks are gathered anyway"
+    scattered.send(StepPlan(2, (), swaps_in=copies((0, 4), (2, 5), (4, 6))), 0.0)
     assert scattered.free_at == pytest.approx(3.0)
+
+
+def test_a_copy_is_timed_once_it_is_complete_and_without_its_wait() -> None:
+    busy = link()
+    busy.send(plan(3, out=5), 10.0)
+    busy.send(plan(5, out=2, into=1), 11.0)
+    assert (busy.copied_step(14.0), busy.take_times()) == (2, ())
+    assert (busy.copied_step(15.0), busy.take_times()) == (4, (CopyTime(3, True, 5, 5.0, is_beside=True),))
+    assert busy.copied_step(17.0) is None
+    assert [(time.is_out, time.blocks, time.seconds) for time in busy.take_times()] == [
+        (True, 2, 2.0),
+        (False, 1, 1.0),
+    ]
+    assert busy.take_times() == ()
