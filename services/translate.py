@@ -192,6 +192,8 @@ def _spec(  # noqa: PLR0917 - one caller, which has just made all of them
         deadline_seconds=deadline,
         is_demotable=job.demotable,
         objective=None if objective is None else Objective(objective.ttft_seconds, objective.tpot_seconds),
+        # The first choice computes the prompt, the others branch off it.
+        fork_of=request_id(claim.job_id, 0) if choice else None,
     )
 
 

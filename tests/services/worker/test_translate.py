@@ -78,6 +78,11 @@ def test_each_choice_draws_with_its_own_seed_the_same_on_every_worker() -> None:
     assert 0 <= negative < 2**63
 
 
+def test_all_choices_but_the_first_branch_off_it() -> None:
+    specs = prepared({"prompt": "hi", "sampling": {"n": 3}}).specs
+    assert [spec.fork_of for spec in specs] == [None, specs[0].request_id, specs[0].request_id]
+
+
 def test_requests_are_named_after_job_and_choice_under_the_claims_epoch() -> None:
     specs = prepared({"prompt": "hi", "sampling": {"n": 2}}).specs
     assert [(spec.request_id, spec.epoch) for spec in specs] == [
