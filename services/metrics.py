@@ -46,6 +46,8 @@ class WorkerMetrics:
         )
         self._itl = self._histogram("itl_seconds", "Time per token between two writes of a job", STEP_BUCKETS)
         self._end_to_end = self._histogram("e2e_seconds", "Acceptance to the terminal event", LATENCY_BUCKETS)
+        self._scheduler: dict[str, Gauge] = {}
+        """The scheduler's own figures by name, as the first load brings them."""
         info = Gauge("headway_worker", "The worker, by id", ("model", "worker"), registry=self.registry)
         info.labels(model=model, worker=worker_id).set(1)
 
@@ -62,6 +64,11 @@ class WorkerMetrics:
         self._kv_total.set(load.kv_blocks_total)
         self._kv_used.set(load.kv_blocks_used)
         self._step_age.set(step_age_seconds)
+        for name, value in load.extra.items():
+            if name not in self._scheduler:
+                text = f"The scheduler's {name.replace('_', ' ')}"
+                self._scheduler[name] = self._gauge(f"scheduler_{name}", text)
+            self._scheduler[name].set(value)
 
     def claimed(self, *, attempts: int) -> None:
         """A job was claimed."""

@@ -220,3 +220,7 @@ async def test_the_numbers_add_up(start_worker: StartWorker, client: Client, job
         assert f"headway_e2e_seconds_count{{{labels}}} 4.0" in scrape
         assert f"headway_jobs_in_flight{{{labels}}} 0.0" in scrape
         assert f"headway_kv_blocks_used{{{labels}}} 0.0" in scrape
+        assert f"headway_scheduler_preemptions_swap{{{labels}}} 0.0" in scrape
+        assert f"headway_scheduler_step_prediction_error{{{labels}}}" in scrape
+        prompts = sum(1 + len(f"count {i}") for i in range(3))  # each begins with a token of its own
+        assert f"headway_scheduler_prefix_lookup_tokens{{{labels}}} {float(prompts)}" in scrape
