@@ -6,7 +6,7 @@ The scheduler asks for candidates lazily, so a step pays for the few it looks at
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from itertools import takewhile
 from typing import Final, Protocol
@@ -20,8 +20,11 @@ class Policy(Protocol):
     """The order in which requests start, and share the prefill budget once they have.
 
     Calls for one request: ``join``, then ``enqueue`` / ``start`` / ``withdraw`` as it waits and runs, then
-    ``leave``; a hold leaves and joins again.
+    ``leave``; a hold leaves and joins again. Where something is given here, a fixed order needs no more.
     """
+
+    has_classes: bool = False
+    """Whether a better class that waits may take the place of a lower one that runs."""
 
     @property
     def waiting(self) -> int:
@@ -29,26 +32,21 @@ class Policy(Protocol):
         ...
 
     @property
-    def has_classes(self) -> bool:
-        """Whether a better class that waits may take the place of a lower one that runs."""
-        ...
-
-    @property
     def next_due(self) -> float | None:
         """When candidates may come without any call; None: never."""
-        ...
+        return None
 
     def __iter__(self) -> Iterator[Request]:
         """All that wait, for a recount."""
         ...
 
-    def join(self, request: Request) -> None:
+    def join(self, request: Request) -> None:  # noqa: ARG002 -- nothing to do in a fixed order
         """It may be scheduled from now on."""
-        ...
+        return
 
-    def leave(self, request: Request) -> None:
+    def leave(self, request: Request) -> None:  # noqa: ARG002 -- nothing to do in a fixed order
         """It ended or is on hold; it does not wait."""
-        ...
+        return
 
     def enqueue(self, request: Request) -> None:
         """Let it wait."""
@@ -62,25 +60,25 @@ class Policy(Protocol):
         """It runs from now on; its prefill will be charged ``cost``."""
         ...
 
-    def set_weight(self, tenant: str, weight: float) -> None:
+    def set_weight(self, tenant: str, weight: float) -> None:  # noqa: ARG002 -- nothing to do in a fixed order
         """A tenant's service counts by this weight (above 0) from now on."""
-        ...
+        return
 
-    def over_share(self, request: Request) -> float:
+    def over_share(self, request: Request) -> float:  # noqa: ARG002 -- nobody's share is counted
         """How far its tenant is above its share; more gives way first."""
-        ...
+        return 0.0
 
-    def share(self, request: Request) -> float:
+    def share(self, request: Request) -> float:  # noqa: ARG002 -- nobody's share is counted
         """The part of its class's service that is due to its tenant; 0: nobody's share is counted."""
-        ...
+        return 0.0
 
     def ahead(self, request: Request, work: Callable[[Request], float]) -> float:
         """The ``work`` of what waits and will be served before a request that would join now."""
         ...
 
-    def charge(self, request: Request, cost: float) -> None:
+    def charge(self, request: Request, cost: float) -> None:  # noqa: ARG002 -- nothing to do in a fixed order
         """A step spent this on it, in prices of ``CostModel``; it may have ended meanwhile."""
-        ...
+        return
 
     def candidates(self, now: float, cached_tokens: Callable[[Request], int]) -> Iterator[Request]:
         """What waits, first to start first; the one just yielded may be started before the next is asked for.
@@ -94,10 +92,8 @@ class Policy(Protocol):
         ...
 
 
-class RankedPolicy(ABC):
+class RankedPolicy(Policy):
     """Policies whose order is one fixed rank per request."""
-
-    has_classes = False
 
     def __init__(self) -> None:
         self._line: Line[Request] = Line()
@@ -111,20 +107,9 @@ class RankedPolicy(ABC):
         """Requests that wait."""
         return len(self._line)
 
-    @property
-    def next_due(self) -> float | None:
-        """It never waits for the clock alone."""
-        return None
-
     def __iter__(self) -> Iterator[Request]:
         """In rank order."""
         return iter(self._line)
-
-    def join(self, request: Request) -> None:  # noqa: B027 -- a fixed order has nothing to do here
-        """Nothing to remember."""
-
-    def leave(self, request: Request) -> None:  # noqa: B027 -- a fixed order has nothing to do here
-        """Nothing to forget."""
 
     def enqueue(self, request: Request) -> None:
         """Let it wait."""
@@ -138,24 +123,10 @@ class RankedPolicy(ABC):
         """It waits no more."""
         self.withdraw(request)
 
-    def set_weight(self, tenant: str, weight: float) -> None:  # noqa: B027 -- nobody's share is counted
-        """Nobody's share is counted."""
-
-    def over_share(self, request: Request) -> float:  # noqa: ARG002 -- nobody's share is counted
-        """Nobody is above a share."""
-        return 0.0
-
-    def share(self, request: Request) -> float:  # noqa: ARG002 -- nobody's share is counted
-        """Nobody has a share."""
-        return 0.0
-
     def ahead(self, request: Request, work: Callable[[Request], float]) -> float:
         """The work of all with a smaller rank."""
         rank = self.rank(request)
         return sum(work(other) for other in takewhile(lambda other: self.rank(other) < rank, self._line))
-
-    def charge(self, request: Request, cost: float) -> None:  # noqa: B027 -- a fixed order has nothing to do here
-        """Nobody's share is counted."""
 
     def candidates(self, now: float, cached_tokens: Callable[[Request], int]) -> Iterator[Request]:  # noqa: ARG002 -- the order does not depend on them
         """The waiting requests in rank order."""
