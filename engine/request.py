@@ -36,7 +36,7 @@ class Request:
     parked: Parked | None = None
     """Its KV in host memory while it is swapped out."""
     parent: Request | None = None
-    """Whom it branches off, until it starts."""
+    """Whom it branches off, whenever it starts while that one runs."""
     deferred_steps: int = 0
     """Steps in a row in which it waited for room that was to come by itself."""
     preemptions: int = 0
