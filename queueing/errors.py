@@ -6,6 +6,7 @@ QueueingError
 ├── UnknownJobError        no job of that id, or its retention has passed (404)
 ├── IdempotencyConflictError  same key, different body (409)
 ├── QueueFullError         the lane's backlog is at its bound; carries when to retry (503)
+├── InvalidUrlError        no URL of a queue's server
 ├── QueueUnavailableError  the server is away, loading, out of memory or refuses writes (503)
 └── ServerUnsuitableError  the server runs, but its version or settings would lose jobs
 """
@@ -37,11 +38,19 @@ class IdempotencyConflictError(QueueingError):
 
 
 class QueueFullError(QueueingError):
-    """The lane holds as many jobs as it may; try again after ``retry_after_seconds``."""
+    """As much waits in the lane as may; try again after ``retry_after_seconds``.
 
-    def __init__(self, message: str, *, retry_after_seconds: float) -> None:
+    ``bound`` is ``jobs``, ``tokens`` or ``wait`` (the predicted one).
+    """
+
+    def __init__(self, message: str, *, retry_after_seconds: float, bound: str = "jobs") -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
+        self.bound = bound
+
+
+class InvalidUrlError(QueueingError, ValueError):
+    """A URL that names no server; the message says how one is written."""
 
 
 class QueueUnavailableError(QueueingError):

@@ -6,11 +6,12 @@ release, wait. Anyone may call reap. One contract suite (tests/contract) runs ag
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from headway.queueing.backlog import EndedJob, Settlement, TenantBacklog
 from headway.queueing.events import Cursor, EndEvent, JobResult, JobStatus, StreamEvent, TokenEvent
 from headway.queueing.messages import Job, Priority
 
@@ -64,6 +65,17 @@ class Finish:
     entries: tuple[TokenEvent, ...] = ()
     dead_letter: str | None = None
     """A reason to also record the job in the dead-letter stream."""
+    served_tokens: float | None = None
+    """What this claim's service was worth in tokens, as the engine prices it, without what was computed again
+    because another worker was lost. None: the usage's tokens, less those that came from the prefix cache."""
+
+    @property
+    def service(self) -> float:
+        """Tokens to charge the tenant for."""
+        if self.served_tokens is not None:
+            return max(0.0, self.served_tokens)
+        usage = self.end.usage
+        return max(0, usage.prompt_tokens + usage.completion_tokens - usage.cached_tokens)
 
 
 class Fenced(StrEnum):
@@ -71,7 +83,8 @@ class Fenced(StrEnum):
 
     OK = "ok"
     CANCELLED = "cancelled"
-    """Written, and the job's owner wants it stopped: finish it with reason ``cancelled``."""
+    """Renewed, and the job's owner wants it stopped: finish it with reason ``cancelled``. An emit does not tell:
+    it must be cheap, and a worker learns of cancels from ``wait`` and ``renew``."""
     LOST = "lost"
     """Not written: the claim is no longer ours. Drop the job without a word; its new owner speaks for it."""
 
@@ -132,6 +145,12 @@ class LaneDepth:
     queued: dict[Priority, int]
     running: int
     dead_letters: int
+    queued_tokens: int = 0
+    """Estimated at acceptance: prompt and longest answer of every waiting job."""
+    tokens_per_second: float = 0.0
+    """What the lane's workers together have generated at their best lately; 0: not known."""
+    wait_seconds: float | None = None
+    """Predicted time until all that waits now has been served; None while no rate is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +170,13 @@ class Queue(Protocol):
 
     # -- producers ------------------------------------------------------------------------------------
 
-    async def submit(self, job: Job, *, key: str | None = None) -> Submitted:
+    async def submit(self, job: Job, *, key: str | None = None, reserved: str = "") -> Submitted:
         """Accept a job, durably and once.
 
         ``key`` is the last part of the job id (a fresh ULID by default); a call repeated with the same key
-        is a no-op that returns ``created=False``. Raises InvalidJobError, IdempotencyConflictError,
-        QueueFullError, QueueUnavailableError.
+        is a no-op that returns ``created=False``. With a text in ``reserved`` the job's end brings exactly one
+        Settlement that carries it. Raises InvalidJobError, IdempotencyConflictError, QueueFullError (by jobs,
+        tokens or predicted wait), QueueUnavailableError.
         """
         ...
 
@@ -185,11 +205,13 @@ class Queue(Protocol):
     # -- consumers ------------------------------------------------------------------------------------
 
     async def claim(self, model: str, worker_id: str, room: int) -> tuple[Claim, ...]:
-        """Take up to ``room`` jobs by band, in each band returned ones first.
+        """Take up to ``room`` jobs by band; in a band returned ones first, then by the tenants' fair shares.
 
-        An aged job of a lower band goes ahead, the oldest first, at every fourth claim at the latest. A queue
-        entry that names no job, a job whose body is gone, and a job past its deadline or cancelled while it
-        waited end here with their terminal event and are not returned.
+        The tenant with the smallest virtual time goes next and pays for its job, by estimate now and by service
+        at the end, divided by its weight; one that begins to wait gets no credit for the time before. Inside a
+        tenant the earliest deadline goes first. An aged job of a lower band goes ahead at every fourth
+        claim at the latest. A queue entry that names no job, a job whose body is gone, and a job past its
+        deadline or cancelled while it waited end here with their terminal event and are not returned.
         """
         ...
 
@@ -245,6 +267,51 @@ class Queue(Protocol):
 
     async def dead_letters(self, model: str, limit: int = 100) -> tuple[DeadLetter, ...]:
         """The newest entries of the dead-letter stream."""
+        ...
+
+    async def redrive(self, model: str, entry_id: str, *, key: str | None = None) -> Submitted:
+        """Post a dead letter's body as a new job, and remove the letter, in one step.
+
+        Its idempotency key does not count, its deadline counts anew. Raises UnknownJobError, QueueFullError.
+        """
+        ...
+
+    async def purge(self, model: str, entry_ids: Sequence[str] | None = None) -> int:
+        """Remove dead letters, by default all, and forget their bodies; returns how many there were."""
+        ...
+
+    async def retry(self, job_id: str, *, key: str | None = None) -> Submitted:
+        """Post the body of a job that has ended as a new job. Raises UnknownJobError, QueueFullError."""
+        ...
+
+    async def set_weights(self, model: str, weights: Mapping[str, float]) -> None:
+        """Replace all tenants' weights in a lane; a tenant without one has 1. Counts from the next claim on."""
+        ...
+
+    async def tenants(self, model: str) -> tuple[TenantBacklog, ...]:
+        """Who waits, by band, the next to be served first."""
+        ...
+
+    async def waiting_jobs(
+        self, model: str, *, tenant: str | None = None, limit: int = 100
+    ) -> tuple[JobStatus, ...]:
+        """Waiting jobs: band by band, returned ones first, then tenant by tenant in the order of its turn."""
+        ...
+
+    async def running_jobs(self, model: str, limit: int = 100) -> tuple[JobStatus, ...]:
+        """Running jobs, the one whose lease ends first in front."""
+        ...
+
+    async def recent_jobs(self, model: str, limit: int = 100) -> tuple[EndedJob, ...]:
+        """The newest of the last thousand or so jobs that ended."""
+        ...
+
+    async def settlements(self, model: str, limit: int = 100) -> tuple[Settlement, ...]:
+        """The oldest ends that the quotas have not taken in."""
+        ...
+
+    async def settled(self, model: str, entry_ids: Sequence[str]) -> None:
+        """Remove settlements that the quotas have taken in."""
         ...
 
     async def check_server(self) -> tuple[str, ...]:
