@@ -17,12 +17,13 @@ tenant:{lane}:<tenant>      hash       v:<band>: virtual time while nothing wait
 tenants:{lane}              zset       tenant -> when it last began or ceased to wait        turn
 weights:{lane}              hash       tenant -> weight, where it is not 1                   for good
 lane:{lane}                 hash       the books: jobs, tokens, returned:<band> waiting,     for good
-                                       floor:<band> of the virtual times, since_aged, rate,
-                                       rate_until, answered and estimated tokens
+                                       floor:<band> of the virtual times, since_aged,
+                                       answered and estimated tokens
 back:{lane}:<band>          list       keys of jobs handed back or taken from a dead worker; until claimed
                                        served before the band's tenants
 wake:{lane}                 stream     rings waiting workers when the lane stops being empty newest 8
 rates:{lane}                hash       worker -> its tokens per second and until when (ms)   its heartbeat's
+rate:{lane}                 string     tokens per second of all workers; their heartbeats    a heartbeat's
 lease:{lane}                zset       running job -> end of its lease (server ms)           until it ends
 due:{lane}                  zset       waiting job -> its deadline (server ms)               until claimed
 dlq:{lane}                  stream     jobs given up: job, tenant, reason, attempts, tokens  newest 1000
@@ -40,6 +41,17 @@ hint:{lane}                 channel    keys of jobs with new entries; only a hin
 w:{fleet}:<worker>          string     the worker's card as JSON                             its heartbeat's
 workers:{fleet}             zset       worker -> when its card lapses                        as its card
 models:{fleet}              set        every model ever served here                          for good
+tenants:{sys}               hash       tenant -> its limits as JSON                          until removed
+keys:{sys}                  hash       SHA-256 of an API key -> tenant, name, created_ms     until revoked
+config:{sys}                hash       tenants, keys: versions, grow with each change; file, for good
+                                       named: digest and tenants of the tenants.toml applied
+reserving:{sys}             zset       tenant that may have reservations -> said so (ms)     8 days
+keeper:{sys}                string     somebody looks after reservations now                 a few seconds
+rl:{t:<tenant>}             hash       the account: buckets of requests and tokens, budget   8 days
+inf:{t:<tenant>}            zset       reserved job in flight -> end of its lease (ms)       8 days
+wait:{t:<tenant>}           zset       those of them that wait -> reserved when (ms)         8 days
+res:{t:<tenant>}            hash       job -> tokens, prompt, state, since, nonce            8 days
+gone:{t:<tenant>}           zset       job whose reservation lapsed -> when (ms)             24 h
 =========================== ========== ===================================================== ================
 
 (1) Without a deadline: kept until the job ends, however long that takes, then 1 h. With one: at most 1 h
@@ -62,6 +74,17 @@ HINT_PATTERN: Final = "hint:*"
 FLEET: Final = "{fleet}"
 WORKERS: Final = "workers:{fleet}"
 MODELS: Final = "models:{fleet}"
+SYSTEM: Final = "{sys}"
+TENANTS: Final = "tenants:{sys}"
+API_KEYS: Final = "keys:{sys}"
+CONFIG: Final = "config:{sys}"
+RESERVING: Final = "reserving:{sys}"
+KEEPER: Final = "keeper:{sys}"
+
+
+def tenant_tag(tenant: str) -> str:
+    """The hash tag of a tenant's own keys."""
+    return f"{{t:{tenant}}}"
 
 
 def card_key(worker_id: str) -> str:
@@ -101,6 +124,11 @@ class LaneKeys:
     def books(self) -> str:
         """Hash: what waits in the lane."""
         return f"lane:{self.tag}"
+
+    @property
+    def rate(self) -> str:
+        """String: tokens per second of all workers."""
+        return f"rate:{self.tag}"
 
     def returned(self, band: Priority) -> str:
         """List of jobs that came back."""
