@@ -173,4 +173,4 @@ def mask_password(url: str) -> str:
     if found and at:
         user, colon, _ = credentials.partition(":")
         url = f"{scheme}://{user}{':***' if colon else ''}@{place}"
-    return re.sub(r"([?&]password=)[^&]*", r"\1***", url)
+    return re.sub(r"([?&](?:sentinel_)?password=)[^&]*", r"\1***", url)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.queueing.conftest import BODY, MODEL, emit, follow, stop
 
-import headway.queueing.server as server_module
+import headway.queueing.node as node_module
 from headway.queueing.errors import QueueingError, QueueUnavailableError
 from headway.queueing.events import START, Cursor, EndEvent, EndReason, JobState, TokenEvent
 from headway.queueing.protocol import Fenced
@@ -173,7 +173,7 @@ async def test_a_silent_server_is_noticed(
     lossy_link: LossyLink, open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A link that takes commands and answers nothing must not hold a caller for ever."""
-    monkeypatch.setattr(server_module, "CALL_SECONDS", 0.3)
+    monkeypatch.setattr(node_module, "CALL_SECONDS", 0.3)
     queue = open_queue(lossy_link.url)
     await queue.check_server()
     lossy_link.go_silent()

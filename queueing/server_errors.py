@@ -1,0 +1,111 @@
+"""A client library's errors in our words."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Final
+
+from redis import exceptions as redis_errors
+
+from headway.queueing.errors import QueueingError, QueueUnavailableError, ServerUnsuitableError
+
+_NOT_NOW: Final = ("LOADING", "BUSY", "TRYAGAIN", "UNBLOCKED")
+_NO_WRITES: Final = ("OOM", "MISCONF", "NOREPLICAS")
+_NOT_HERE: Final = ("READONLY", "MASTERDOWN", "CLUSTERDOWN")
+"""First words of replies that mean: not now. Nothing was written. The last ones may be put right by asking
+another server, the middle ones by somebody's work on this one."""
+
+FULL_RETRY_SECONDS: Final = 5.0
+
+
+class FunctionMissingError(QueueingError):
+    """The server does not have our function library: flushed, or never loaded."""
+
+
+class RefusedError(QueueingError):
+    """The server or a function refused the call; the message is the server's."""
+
+
+class NotNowError(QueueUnavailableError):
+    """The right server answers, and takes no such command now: full, loading, without its replicas."""
+
+
+class MovedError(QueueingError):
+    """The slot belongs to another node of the Cluster: ``host`` (empty: the one asked) and ``port``."""
+
+    def __init__(self, message: str, slot: int, host: str, port: int) -> None:
+        super().__init__(message)
+        self.slot = slot
+        self.host = host
+        self.port = port
+
+
+class AskError(MovedError):
+    """The slot is on its way to another node, and this key is there already, or nowhere."""
+
+
+def translate(error: Exception) -> QueueingError:
+    """A client library's error in our words."""
+    cause = error.__cause__
+    if isinstance(cause, redis_errors.ResponseError | redis_errors.AuthenticationError | ssl.SSLError):
+        error = cause  # refused while connecting, which redis-py reports as a lost connection
+    text = str(error) or "no answer in time"
+    if isinstance(error, redis_errors.AuthenticationError | redis_errors.AuthorizationError):
+        return ServerUnsuitableError(
+            f"the server refused the login ({text}): check user and password in the URL"
+        )
+    if isinstance(error, ssl.SSLError):
+        return _about_tls(error)
+    if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):
+        return QueueUnavailableError(f"the queue's server cannot be reached: {text}")
+    return _of_reply(error, text)
+
+
+def _of_reply(error: Exception, text: str) -> QueueingError:
+    if isinstance(error, redis_errors.AskError):
+        return AskError(text, *_redirect(text))
+    if isinstance(error, redis_errors.MovedError):
+        return MovedError(text, *_redirect(text))
+    if (away := _away(error, text)) is not None:
+        return away
+    if "Function not found" in text:
+        return FunctionMissingError(text)
+    if isinstance(error, redis_errors.NoPermissionError) or text.startswith("NOPERM"):
+        return ServerUnsuitableError(
+            f"the server's access rules refuse a command ({text}): see the ACL in docs/wire-protocol.md"
+        )
+    return RefusedError(text)
+
+
+def _redirect(text: str) -> tuple[int, str, int]:
+    """Slot, host and port of ``MOVED 3999 127.0.0.1:6381``."""
+    slot, place = text.split()[-2:]
+    host, _, port = place.rpartition(":")
+    return int(slot), host, int(port)
+
+
+def _away(error: Exception, text: str) -> QueueUnavailableError | None:
+    message = f"the queue's server refuses writes now: {text}"
+    if isinstance(error, redis_errors.OutOfMemoryError) or text.startswith(_NO_WRITES):
+        return NotNowError(message, retry_after_seconds=FULL_RETRY_SECONDS)
+    if isinstance(error, redis_errors.ReadOnlyError) or text.startswith(_NOT_HERE):
+        return QueueUnavailableError(message)
+    return NotNowError(message) if text.startswith(_NOT_NOW) else None
+
+
+def _about_tls(error: ssl.SSLError) -> QueueingError:
+    """A certificate does not become better by waiting; a handshake that broke off may."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return ServerUnsuitableError(
+            f"the server's certificate is not trusted ({error.verify_message}): name its CA in the URL, "
+            "?ssl_ca_certs=/path/to/ca.crt, and connect by a name that the certificate has"
+        )
+    if error.reason in {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"}:
+        return ServerUnsuitableError(
+            f"the server does not speak TLS on this port ({error.reason}): redis://…?"
+        )
+    if "CERTIFICATE_REQUIRED" in str(error.reason):
+        return ServerUnsuitableError(
+            "the server wants a certificate of ours: ?ssl_certfile=…&ssl_keyfile=… in the URL"
+        )
+    return QueueUnavailableError(f"the queue's server cannot be reached: {error}")
