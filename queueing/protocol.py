@@ -7,13 +7,15 @@ release, wait. Anyone may call reap. One contract suite (tests/contract) runs ag
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
 from headway.queueing.backlog import EndedJob, Settlement, TenantBacklog
 from headway.queueing.events import Cursor, EndEvent, JobResult, JobStatus, StreamEvent, TokenEvent
 from headway.queueing.messages import Job, Priority
+from headway.queueing.quota_values import QuotaStanding
+from headway.queueing.tenant_store import QuotaStore, TenantStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,8 @@ class Submitted:
 
     job_id: str
     created: bool
+    standing: QuotaStanding | None = field(default=None, compare=False)
+    """The tenant's rates after this job, where it has limits; only ``Admission.submit`` asks for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +171,10 @@ class DeadLetter:
 
 class Queue(Protocol):
     """Everything the rest of Headway asks of a queue. All clocks are the server's."""
+
+    tenant_store: TenantStore
+    quota_store: QuotaStore
+    """Both are used by ``Admission``, through which jobs are posted; ``submit`` itself asks neither."""
 
     # -- producers ------------------------------------------------------------------------------------
 

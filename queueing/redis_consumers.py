@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from headway.queueing.codec import (
     decode_events,
@@ -23,8 +23,6 @@ from headway.queueing.messages import Priority
 from headway.queueing.protocol import Claim, Emit, Fenced, Finish, Wakeup, WorkerCard
 from headway.queueing.redis_side import RedisSide, fenced, milliseconds
 from headway.queueing.server import BLOCK_MS, Argument, RefusedError, Reply
-
-_REFUSED_SECONDS: Final = 0.5
 
 
 class ConsumerSide(RedisSide):
@@ -60,8 +58,19 @@ class ConsumerSide(RedisSide):
 
     async def emit(self, emits: Sequence[Emit]) -> tuple[Fenced, ...]:
         """See ``Queue.emit``."""
-        jobs = [_job(emit.job_id, emit.token, *_entries(emit.entries)) for emit in emits]
-        return await self._fenced("headway_emit", jobs, self._keeps[1])
+        jobs = [(JobId.parse(emit.job_id), emit) for emit in emits]  # one without entries says nothing
+        by_lane: dict[str, list[Argument]] = {}
+        for job, emit in jobs:
+            arguments = by_lane.setdefault(job.lane, [LaneKeys(job.lane).tag])
+            for event in emit.entries:
+                arguments += (job.key, emit.token, *entry_arguments(event))
+        replies = await self._server.fcalls("headway_emit", [tuple(call) for call in by_lane.values()])
+        lost = {
+            (lane, key.decode())
+            for lane, reply in zip(by_lane, replies, strict=True)
+            for key in cast("list[bytes]", reply)
+        }
+        return tuple(Fenced.LOST if (job.lane, job.key) in lost else Fenced.OK for job, _ in jobs)
 
     async def finish(self, finishes: Sequence[Finish]) -> tuple[Fenced, ...]:
         """See ``Queue.finish``."""
@@ -82,7 +91,9 @@ class ConsumerSide(RedisSide):
             finish.dead_letter or "",
             end.cursor.tokens,
             end.cursor.part,
-            *_entries(finish.entries),
+            end.usage.prompt_tokens,
+            finish.service,
+            *(part for event in finish.entries for part in entry_arguments(event)),
         )
 
     async def renew(self, claims: Sequence[tuple[str, str]]) -> tuple[Fenced, ...]:
@@ -101,24 +112,33 @@ class ConsumerSide(RedisSide):
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_seconds
         control = keys.control(worker_id)
-        queues = [keys.waiting(band) for band in Priority] if for_work else []
-        streams = [control, *([keys.wake, *queues] if for_work else [])]
-        if for_work and await self._server.call("EXISTS", *map(keys.returned, Priority)):
+        streams = [control, *([keys.wake] if for_work else [])]
+        # The bell rings when the lane stops being empty: see that it is, and wait for rings after that look.
+        if for_work and await self._has_work(keys):
             return Wakeup(may_have_work=True)
         while True:
             left_ms = round((until - loop.time()) * 1000)
-            # A queue is read from its start: whatever is in it now is work. The others ring once per entry.
-            positions = [b"0" if name in queues else self._seen.get(name, b"0") for name in streams]
+            positions = [self._seen.get(name, b"0") for name in streams]
             block_ms = max(1, min(BLOCK_MS, left_ms))
             try:
                 reply = await self._server.block(
                     "XREAD", "COUNT", 64, "BLOCK", block_ms, "STREAMS", *streams, *positions
                 )
-            except RefusedError:  # one of them is no stream: the next claim or reap mends that
-                await asyncio.sleep(_REFUSED_SECONDS)
+            except RefusedError:  # one of them is no stream
+                await self._server.fcall("headway_mend", keys.tag, worker_id)
                 return Wakeup(may_have_work=for_work)
             if reply or left_ms <= BLOCK_MS:
                 return self._wakeup(keys, control, reply)
+
+    async def _has_work(self, keys: LaneKeys) -> bool:
+        fields = [f"{what}:{band}" for what in ("jobs", "returned") for band in Priority]
+        rings, counts = await self._server.pipeline(
+            [("XREVRANGE", keys.wake, "+", "-", "COUNT", 1), ("HMGET", keys.books, *fields)]
+        )
+        if isinstance(rings, list):
+            self._seen[keys.wake] = cast("Any", rings)[0][0] if rings else b"0"
+        # What is no hash is put right by the next claim.
+        return not isinstance(counts, list) or any(count not in (None, b"0") for count in counts)
 
     def _wakeup(self, keys: LaneKeys, control: str, reply: Reply) -> Wakeup:
         cancelled: list[str] = []
@@ -142,6 +162,13 @@ class ConsumerSide(RedisSide):
             milliseconds(ttl_seconds),
             card.model,
         )
+        await self._server.fcall(
+            "headway_report",
+            LaneKeys(lane_of(card.model)).tag,
+            card.worker_id,
+            card.tokens_per_second,
+            milliseconds(ttl_seconds),
+        )
 
     async def farewell(self, worker_id: str) -> None:
         """See ``Queue.farewell``."""
@@ -151,10 +178,6 @@ class ConsumerSide(RedisSide):
 def _job(job_id: str, token: str, *rest: Argument) -> tuple[JobId, tuple[Argument, ...]]:
     job = JobId.parse(job_id)
     return job, (job.key, token, *rest)
-
-
-def _entries(events: Sequence[TokenEvent]) -> list[Argument]:
-    return [len(events), *(part for event in events for part in entry_arguments(event))]
 
 
 def _claim(lane: str, item: list[Any], now_ms: int) -> Claim:
