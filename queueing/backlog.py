@@ -1,4 +1,4 @@
-"""What can be seen of a lane beside its jobs: who waits, what has ended, what the quotas are yet to be told."""
+"""What can be seen of a lane beside its jobs: who waits, what ended, what the quotas are yet to be told."""
 
 from __future__ import annotations
 

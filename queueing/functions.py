@@ -15,7 +15,10 @@ VERSION: Final = 3
 """Grows with every change of the library that an older process would notice. A server's newer copy stays:
 functions keep accepting the arguments of older versions, so a fleet can be upgraded process by process."""
 
-_PARTS: Final = ("common", "books", "submit", "ending", "claim", "publish", "upkeep", "letters", "quota", "tenants")
+_PARTS: Final = (
+    *("common", "books", "submit", "ending", "claim", "publish", "upkeep", "letters"),
+    *("quota", "tenants"),
+)
 _VERSION_LINE = re.compile(r"^-- library version ([0-9]+)$", re.MULTILINE)
 
 

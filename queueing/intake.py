@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -20,6 +21,8 @@ from headway.queueing.messages import TENANT_PATTERN, Priority, check_job_size
 _TENANT = re.compile(TENANT_PATTERN.removesuffix("$") + r"\Z")
 _MAX_DEADLINE_SECONDS: Final = 7 * 86_400
 _SEED_LIMIT: Final = 2**63
+_UNSAID_ANSWER_TOKENS: Final = 256
+_MOST_ANSWER_TOKENS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,8 @@ class Intake:
     on_disconnect: str
     metadata: dict[str, str]
     choices: int
+    cost: int
+    """Rough tokens that the job may take: bytes / 4, and what it may generate."""
 
 
 def read_body(body: bytes, model: str) -> Intake:
@@ -60,6 +65,7 @@ def read_body(body: bytes, model: str) -> Intake:
         on_disconnect="detach" if given.get("on_disconnect") == "detach" else "cancel",
         metadata=read_metadata(given.get("metadata")),
         choices=_choices(given.get("sampling")),
+        cost=_cost(len(body), given.get("sampling")),
     )
 
 
@@ -120,6 +126,14 @@ def _idempotency_key(value: object) -> str | None:
 def _choices(sampling: object) -> int:
     wanted = cast("dict[str, object]", sampling).get("n") if isinstance(sampling, dict) else None
     return wanted if type(wanted) is int and 1 <= wanted <= 16 else 1
+
+
+def _cost(body_bytes: int, sampling: object) -> int:
+    choices = _choices(sampling)
+    longest = cast("dict[str, object]", sampling).get("max_tokens") if isinstance(sampling, dict) else None
+    if isinstance(longest, bool) or not isinstance(longest, int | float) or not longest >= 0:
+        longest = _UNSAID_ANSWER_TOKENS
+    return math.ceil(body_bytes / 4) + math.ceil(min(longest, _MOST_ANSWER_TOKENS)) * choices
 
 
 def _fingerprint(given: dict[str, Any]) -> str:

@@ -58,8 +58,9 @@ gone:{t:<tenant>}           zset       job whose reservation lapsed -> when (ms)
 past the deadline, so that nothing is left when every process died. (2) Likewise, but 5 minutes after the
 end. (3) 7 days after the end for a job in the dead letters, so that it can be redriven.
 
-The books hold, band by band: ``jobs`` is the number of members of all ``q:``, ``turn`` has exactly the tenants
-whose ``q:`` is not empty, ``returned`` is the length of ``back``, ``tokens`` the estimates of all of these.
+What holds after each call, band by band: ``jobs`` is the number of members of all ``q:``, ``turn`` has just
+the tenants whose ``q:`` is not empty, ``tokens`` is what these jobs were estimated at, in the books of the
+lane and of the tenants, and ``returned`` is the length of ``back``.
 """
 
 from __future__ import annotations

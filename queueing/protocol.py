@@ -87,8 +87,8 @@ class Fenced(StrEnum):
 
     OK = "ok"
     CANCELLED = "cancelled"
-    """Renewed, and the job's owner wants it stopped: finish it with reason ``cancelled``. An emit does not tell:
-    it must be cheap, and a worker learns of cancels from ``wait`` and ``renew``."""
+    """Renewed, and the job's owner wants it stopped: finish it with reason ``cancelled``. An emit does not
+    tell, since it must be cheap: a worker learns of cancels from ``wait`` and ``renew``."""
     LOST = "lost"
     """Not written: the claim is no longer ours. Drop the job without a word; its new owner speaks for it."""
 
@@ -182,9 +182,9 @@ class Queue(Protocol):
         """Accept a job, durably and once.
 
         ``key`` is the last part of the job id (a fresh ULID by default); a call repeated with the same key
-        is a no-op that returns ``created=False``. With a text in ``reserved`` the job's end brings exactly one
-        Settlement that carries it. Raises InvalidJobError, IdempotencyConflictError, QueueFullError (by jobs,
-        tokens or predicted wait), QueueUnavailableError.
+        is a no-op that returns ``created=False``. With a text in ``reserved`` the job's end brings exactly
+        one Settlement that carries it. Raises InvalidJobError, IdempotencyConflictError, QueueFullError (by
+        jobs, tokens or predicted wait), QueueUnavailableError.
         """
         ...
 
@@ -215,11 +215,11 @@ class Queue(Protocol):
     async def claim(self, model: str, worker_id: str, room: int) -> tuple[Claim, ...]:
         """Take up to ``room`` jobs by band; in a band returned ones first, then by the tenants' fair shares.
 
-        The tenant with the smallest virtual time goes next and pays for its job, by estimate now and by service
-        at the end, divided by its weight; one that begins to wait gets no credit for the time before. Inside a
-        tenant the earliest deadline goes first. An aged job of a lower band goes ahead at every fourth
-        claim at the latest. A queue entry that names no job, a job whose body is gone, and a job past its
-        deadline or cancelled while it waited end here with their terminal event and are not returned.
+        The tenant with the smallest virtual time goes next and pays for its job, by estimate now and by what
+        it took at the end, divided by its weight; one that begins to wait gets no credit for the time before.
+        Inside a tenant the earliest deadline goes first. An aged job of a lower band goes ahead at every
+        fourth claim at the latest. A queue entry that names no job, a job whose body is gone, and a job past
+        its deadline or cancelled while it waited end here with their terminal event and are not returned.
         """
         ...
 
@@ -293,7 +293,7 @@ class Queue(Protocol):
         ...
 
     async def set_weights(self, model: str, weights: Mapping[str, float]) -> None:
-        """Replace all tenants' weights in a lane; a tenant without one has 1. Counts from the next claim on."""
+        """Replace all tenants' weights in a lane, from the next claim on; a tenant without one has 1."""
         ...
 
     async def tenants(self, model: str) -> tuple[TenantBacklog, ...]:

@@ -139,7 +139,9 @@ class ListingSide(RedisSide):
         turns: list[tuple[Priority, str, float]] = []
         for band, reply in zip(Priority, await self._all(asked), strict=True):
             flat = iter(reply)
-            turns += [(band, name.decode(errors="replace"), float(at)) for name, at in zip(flat, flat, strict=True)]
+            turns += [
+                (band, name.decode(errors="replace"), float(at)) for name, at in zip(flat, flat, strict=True)
+            ]
         return turns
 
     async def _newest(self, stream: str, limit: int) -> list[tuple[str, dict[str, str]]]:

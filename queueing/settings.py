@@ -35,12 +35,12 @@ class QueueSettings:
     """Per lane: estimated tokens of all that waits. It bounds the bodies too, at 4 bytes per token."""
 
     max_wait_seconds: float = 3600.0
-    """Predicted wait of a new job beyond which a refusal now is kinder. Bounds nothing until the lane's workers
-    have shown what they can do."""
+    """Predicted wait of a new job beyond which a refusal now is kinder. Bounds nothing until the lane's
+    workers have shown what they can do."""
 
     patience_seconds: float = 600.0
-    """Inside a tenant the earliest deadline goes first; a job without one is placed as if it had this long. So
-    it overtakes jobs with a later deadline, and waits behind those in a hurry for a while only."""
+    """Inside a tenant the earliest deadline goes first; a job without one is placed as if it had this long.
+    So it overtakes jobs with a later deadline, and waits behind those in a hurry for a while only."""
 
     standard_age_seconds: float = 30.0
     """Wait after which a standard job goes ahead of interactive ones: someone may still be watching it."""
