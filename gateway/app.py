@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from headway.gateway.callers import Callers
 from headway.gateway.chat import chat_routes
 from headway.gateway.completions import completion_routes
 from headway.gateway.errors import ApiError, from_queueing
@@ -25,6 +26,7 @@ from headway.gateway.models import model_routes
 from headway.gateway.request_log import RequestLog
 from headway.gateway.request_record import record_of
 from headway.gateway.settings import GatewaySettings
+from headway.queueing.admission import Admission
 from headway.queueing.client import Client
 from headway.queueing.errors import QueueingError
 from headway.queueing.protocol import Queue
@@ -47,6 +49,8 @@ def create_app(
     queue = queue.queue if isinstance(queue, Client) else queue
     gateway = Gateway(
         queue=queue,
+        admission=Admission(queue, clock=wall_clock),
+        callers=Callers(queue),
         settings=settings,
         metrics=Metrics(registry, max_tenants=settings.metric_tenants),
         models=ModelDirectory(queue, ttl_seconds=settings.models_ttl_seconds, clock=clock),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from headway.gateway.callers import Callers
 from headway.gateway.errands import Errands
 from headway.gateway.metrics import Metrics
 from headway.gateway.model_directory import ModelDirectory
 from headway.gateway.settings import GatewaySettings
 from headway.gateway.stopping import Stopping
+from headway.queueing.admission import Admission
 from headway.queueing.protocol import Queue
 
 
@@ -18,6 +20,9 @@ class Gateway:
     """One gateway process. ``services/`` reaches it as ``app.state.gateway``, to drain and to end it."""
 
     queue: Queue
+    admission: Admission
+    """Through which jobs are posted: it asks the tenants' limits."""
+    callers: Callers
     settings: GatewaySettings
     metrics: Metrics
     models: ModelDirectory

@@ -135,6 +135,14 @@ Weights = Annotated[
         show_default=False,
     ),
 ]
+Tenants = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="HEADWAY_TENANTS",
+        metavar="FILE",
+        help="tenants.toml with their limits, applied now and whenever it changes.",
+    ),
+]
 Ttft = Annotated[
     float | None,
     typer.Option(

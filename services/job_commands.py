@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import orjson
 
 from headway.queueing.client import Client
-from headway.queueing.errors import InvalidJobError, QueueingError, QueueUnavailableError
+from headway.queueing.errors import InvalidJobError, InvalidTenantError, QueueingError, QueueUnavailableError
 from headway.queueing.events import EndEvent, EndReason, StreamEvent, TokenEvent
 from headway.services.connection import close_queue, locate, not_reachable, open_queue
 from headway.services.errors import ServiceError, UsageError
@@ -40,7 +40,7 @@ def submit_job(fields: dict[str, Any], model: str | None, redis_url: str | None,
         await _note_unserved(client, name)
         return submitted.job_id
 
-    return _with_client(url, post)
+    return with_client(url, post)
 
 
 async def _note_unserved(client: Client, model: str) -> None:
@@ -72,7 +72,7 @@ def cancel_job(job_id: str, redis_url: str | None, state_dir: Path) -> str:
     async def cancel(client: Client) -> str:
         return str(await client.cancel(job_id, "cancelled from the command line"))
 
-    return _with_client(url, cancel)
+    return with_client(url, cancel)
 
 
 def tail_job(job_id: str, redis_url: str | None, state_dir: Path, *, as_json: bool) -> int:
@@ -89,7 +89,7 @@ def tail_job(job_id: str, redis_url: str | None, state_dir: Path, *, as_json: bo
         return 1
 
     try:
-        return _with_client(url, follow)
+        return with_client(url, follow)
     except BrokenPipeError:
         # The reader has seen enough (tail … | head). Nothing may be flushed into the closed pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -151,7 +151,7 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-def _with_client(url: str, act: Callable[[Client], Awaitable[Outcome]]) -> Outcome:
+def with_client(url: str, act: Callable[[Client], Awaitable[Outcome]]) -> Outcome:
     """Run one action with a client; the queue's errors become those of the command line."""
 
     async def run() -> Outcome:
@@ -165,7 +165,7 @@ def _with_client(url: str, act: Callable[[Client], Awaitable[Outcome]]) -> Outco
         return asyncio.run(run())
     except QueueUnavailableError as error:
         raise not_reachable(url, error) from None
-    except InvalidJobError as error:
+    except (InvalidJobError, InvalidTenantError) as error:
         raise UsageError(str(error)) from None
     except QueueingError as error:
         raise ServiceError(str(error)) from None

@@ -94,6 +94,8 @@ class GatewaySettings:
     port: int = DEFAULT_PORT
     listen_fd: int | None = None
     """An open listening socket handed down by the parent; ``host`` and ``port`` then only describe it."""
+    tenants: Path | None = None
+    """tenants.toml, applied at the start and whenever it changes; None: limits come from elsewhere."""
     drain_seconds: float = 10.0
     """On SIGTERM, how long open answers may still stream."""
     log_format: LogFormat = "auto"
@@ -122,6 +124,8 @@ class UpSettings:
     max_batch_tokens: int = 512
     threads: int | None = None
     policy: PolicyName = "fair"
+    tenants: Path | None = None
+    """tenants.toml, which the gateway applies."""
     drain_seconds: float = 10.0
     """How long open answers may still finish at the first Ctrl-C, in the gateway and then in the workers."""
     metrics_port: int | None = None
