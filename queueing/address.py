@@ -87,7 +87,7 @@ def parse_address(url: str) -> Address:
     scheme, found, rest = url.partition("://")
     match = _SCHEME.match(scheme)
     if not found or match is None:
-        raise InvalidUrlError(f"it does not begin like one of {SCHEMES_HINT}")
+        raise InvalidUrlError(f"a URL begins like one of these: {SCHEMES_HINT}")
     rest, _, query = rest.partition("?")
     authority, slash, path = rest.partition("/")
     credentials, _, hosts = authority.rpartition("@")

@@ -26,7 +26,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
 
 from headway.queueing.address import Place, Tls
-from headway.queueing.errors import ServerUnsuitableError
+from headway.queueing.errors import QueueingError, QueueUnavailableError, ServerUnsuitableError
 from headway.queueing.functions import library
 from headway.queueing.server_errors import FunctionMissingError, translate
 
@@ -55,6 +55,7 @@ class Node:
     ) -> None:
         """``place``: host and port, or a socket's path. Raises ServerUnsuitableError for bad TLS files."""
         self.place = place
+        self._speaks_tls = tls is not None
         options: dict[str, Any] = {"username": username or None, "password": password or None, "db": db}
         if isinstance(place, str):
             options |= {"path": place, "connection_class": redis_asyncio.UnixDomainSocketConnection}
@@ -80,7 +81,7 @@ class Node:
             async with asyncio.timeout(CALL_SECONDS):
                 return cast("Reply", await self._commands.execute_command(*command))
         except (redis_errors.RedisError, OSError) as error:
-            raise translate(error) from error
+            raise self._told(error) from error
 
     async def fcall(self, function: str, tag: str, *arguments: Argument) -> Reply:
         """One function of the library, which is loaded if the server has lost it."""
@@ -106,7 +107,7 @@ class Node:
                     await pipeline.execute_command(*command)
                 replies = cast("list[Reply]", await pipeline.execute(raise_on_error=False))
         except (redis_errors.RedisError, OSError) as error:
-            raise translate(error) from error
+            raise self._told(error) from error
         return [translate(reply) if isinstance(reply, Exception) else reply for reply in replies]
 
     async def block(self, *command: Argument) -> Reply:
@@ -132,6 +133,13 @@ class Node:
             raise translate(error) from error
         finally:
             await subscriber.aclose()
+
+    def _told(self, error: Exception) -> QueueingError:
+        told = translate(error)
+        if self._speaks_tls and isinstance(error, TimeoutError) and isinstance(told, QueueUnavailableError):
+            # Redis takes the handshake for the start of a command, and waits for the rest.
+            return QueueUnavailableError(f"{told}; does this port speak TLS?")
+        return told
 
     async def close(self) -> None:
         """Close every connection."""

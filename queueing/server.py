@@ -148,6 +148,8 @@ class Server:
         try:
             return await self._on_node(slot, lambda node: node.call(*command))
         except _MovingError as error:
+            if command[0] == "FCALL":
+                raise
             # One key of a slot on its way: what the old node does not have, the new one may.
             _, reply = await error.target.pipeline([("ASKING",), command])
             if isinstance(reply, Exception):

@@ -15,6 +15,13 @@ _NOT_HERE: Final = ("READONLY", "MASTERDOWN", "CLUSTERDOWN")
 """First words of replies that mean: not now. Nothing was written. The last ones may be put right by asking
 another server, the middle ones by somebody's work on this one."""
 
+_NOT_HERE_ERRORS: Final = (
+    redis_errors.ReadOnlyError,
+    redis_errors.ClusterDownError,
+    redis_errors.MasterDownError,
+)
+"""The classes by which redis-py tells some of these replies, without their first words."""
+
 FULL_RETRY_SECONDS: Final = 5.0
 
 
@@ -46,9 +53,10 @@ class AskError(MovedError):
 
 def translate(error: Exception) -> QueueingError:
     """A client library's error in our words."""
-    cause = error.__cause__
-    if isinstance(cause, redis_errors.ResponseError | redis_errors.AuthenticationError | ssl.SSLError):
-        error = cause  # refused while connecting, which redis-py reports as a lost connection
+    if isinstance(error.__cause__, redis_errors.ResponseError | redis_errors.AuthenticationError):
+        error = error.__cause__  # refused while connecting, which redis-py reports as a lost connection
+    elif isinstance(error.__context__, ssl.SSLError):
+        error = error.__context__  # likewise
     text = str(error) or "no answer in time"
     if isinstance(error, redis_errors.AuthenticationError | redis_errors.AuthorizationError):
         return ServerUnsuitableError(
@@ -62,10 +70,10 @@ def translate(error: Exception) -> QueueingError:
 
 
 def _of_reply(error: Exception, text: str) -> QueueingError:
+    if isinstance(error, redis_errors.MovedError):  # in redis-py a kind of AskError, here the other way round
+        return MovedError(text, *_redirect(text))
     if isinstance(error, redis_errors.AskError):
         return AskError(text, *_redirect(text))
-    if isinstance(error, redis_errors.MovedError):
-        return MovedError(text, *_redirect(text))
     if (away := _away(error, text)) is not None:
         return away
     if "Function not found" in text:
@@ -88,9 +96,10 @@ def _away(error: Exception, text: str) -> QueueUnavailableError | None:
     message = f"the queue's server refuses writes now: {text}"
     if isinstance(error, redis_errors.OutOfMemoryError) or text.startswith(_NO_WRITES):
         return NotNowError(message, retry_after_seconds=FULL_RETRY_SECONDS)
-    if isinstance(error, redis_errors.ReadOnlyError) or text.startswith(_NOT_HERE):
+    if isinstance(error, _NOT_HERE_ERRORS) or text.startswith(_NOT_HERE):
         return QueueUnavailableError(message)
-    return NotNowError(message) if text.startswith(_NOT_NOW) else None
+    is_for_later = isinstance(error, redis_errors.TryAgainError) or text.startswith(_NOT_NOW)
+    return NotNowError(message) if is_for_later else None
 
 
 def _about_tls(error: ssl.SSLError) -> QueueingError:
@@ -101,9 +110,7 @@ def _about_tls(error: ssl.SSLError) -> QueueingError:
             "?ssl_ca_certs=/path/to/ca.crt, and connect by a name that the certificate has"
         )
     if error.reason in {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"}:
-        return ServerUnsuitableError(
-            f"the server does not speak TLS on this port ({error.reason}): redis://…?"
-        )
+        return ServerUnsuitableError(f"what answers there does not speak TLS ({error.reason}): redis://…?")
     if "CERTIFICATE_REQUIRED" in str(error.reason):
         return ServerUnsuitableError(
             "the server wants a certificate of ours: ?ssl_certfile=…&ssl_keyfile=… in the URL"

@@ -17,9 +17,13 @@ import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.server_groups import ClusterServers
 
 # Before anything loads torch: on busy cores, threads that spin at each other's barriers make steps many times
 # slower. `headway worker` sets the same.
@@ -161,3 +165,22 @@ def start_redis() -> Iterator[StartRedis]:
     yield start
     for server in servers:
         server.remove()
+
+
+@pytest.fixture(scope="session")
+def shared_cluster() -> Iterator[Callable[[str], ClusterServers]]:
+    """``shared_cluster("redis7")``: three primaries, shared by the session's tests and emptied now."""
+    from tests.server_groups import ClusterServers  # which builds on this file
+
+    clusters: dict[str, ClusterServers] = {}
+
+    def cluster(kind: str) -> ClusterServers:
+        if kind not in clusters:
+            clusters[kind] = ClusterServers(kind)
+            clusters[kind].start()
+        clusters[kind].empty()
+        return clusters[kind]
+
+    yield cluster
+    for started in clusters.values():
+        started.remove()
