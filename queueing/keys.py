@@ -14,7 +14,7 @@ turn:{lane}:<band>          zset       tenants with waiting jobs -> virtual time
                                        smallest is served next; submit, claim, settling
 tenant:{lane}:<tenant>      hash       v:<band>: virtual time while nothing waits there;     1 h after its
                                        tokens:<band>: estimated tokens waiting               last change of
-tenants:{lane}              zset       tenant -> when it last began or ceased to wait        turn
+seen:{lane}                 zset       tenant -> when it last began or ceased to wait        the same 1 h
 weights:{lane}              hash       tenant -> weight, where it is not 1                   for good
 lane:{lane}                 hash       the books: jobs, tokens, returned:<band> waiting,     for good
                                        floor:<band> of the virtual times, since_aged,

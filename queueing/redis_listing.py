@@ -171,7 +171,7 @@ def _entries(reply: Any) -> Iterable[tuple[str, dict[str, str]]]:
 
 def _depth(books: Mapping[str, bytes], running: int, dead: int, rate: float) -> LaneDepth:
     def count(field: str) -> int:
-        return max(0, _whole(books.get(field)))
+        return _whole(books.get(field))
 
     tokens = sum(count(f"tokens:{band}") for band in Priority)
     estimated, answered = _number(books.get("estimated"), 0.0), _number(books.get("answered"), 0.0)
@@ -229,7 +229,7 @@ def _settlement(lane: str, entry_id: str, entry: Mapping[str, str]) -> Settlemen
 
 def _whole(text: str | bytes | None) -> int:
     """A number that we wrote; 0 for what anybody else put there."""
-    return int(_number(text, 0.0))
+    return max(0, int(_number(text, 0.0)))
 
 
 def _number(text: str | bytes | None, missing: float) -> float:

@@ -25,7 +25,10 @@ end
 
 local function read_books(books)
   local flat, fields = shared(books.tag, 'HGETALL', name(books.tag, 'lane')), {}
-  for at = 1, #flat, 2 do fields[flat[at]] = tonumber(flat[at + 1]) end
+  for at = 1, #flat, 2 do
+    local value = tonumber(flat[at + 1])
+    if is_sane(value) then fields[flat[at]] = value end
+  end
   books.fields = fields
   if not fields.since_aged then -- a new lane, or one whose books somebody deleted
     fields.since_aged, books.changed.since_aged = AGED_EVERY, true
@@ -70,8 +73,6 @@ local function weight_of(books, tenant)
   return weight
 end
 
-local function is_time(value) return value ~= nil and value == value and value > -1e15 and value < 1e15 end
-
 -- Called before a job is added: workers sleep only while nothing waits.
 local function ring_if_empty(books)
   if waiting_jobs(books) == 0 then
@@ -91,19 +92,19 @@ local function start_waiting(books, band, tenant, now)
   local tag = books.tag
   local own = tonumber(shared(tag, 'HGET', name(tag, 'tenant', tenant), 'v:' .. band))
   local floor = get(books, 'floor:' .. band)
-  local at = is_time(own) and math.max(own, floor) or floor
+  local at = is_sane(own) and math.max(own, floor) or floor
   shared(tag, 'ZADD', name(tag, 'turn', band), at, tenant)
-  shared(tag, 'ZADD', name(tag, 'tenants'), now, tenant)
+  shared(tag, 'ZADD', name(tag, 'seen'), now, tenant)
 end
 
 -- `at`: the virtual time to come back with.
 local function stop_waiting(books, band, tenant, at, now)
   local tag, key = books.tag, name(books.tag, 'tenant', tenant)
   local left = number(shared(tag, 'HGET', key, 'tokens:' .. band))
-  if left ~= 0 then add(books, 'tokens:' .. band, -left) end -- of jobs that vanished
+  if left > 0 then add(books, 'tokens:' .. band, -left) end -- of jobs that vanished
   shared(tag, 'HSET', key, 'v:' .. band, at, 'tokens:' .. band, 0)
   shared(tag, 'ZREM', name(tag, 'turn', band), tenant)
-  shared(tag, 'ZADD', name(tag, 'tenants'), now, tenant)
+  shared(tag, 'ZADD', name(tag, 'seen'), now, tenant)
 end
 
 -- Adds a job to its tenant's backlog; `place`: its deadline, or until when it is patient.
@@ -122,8 +123,11 @@ local function leave(books, band, tenant, cost, at, charge, now)
   local after = at + charge / weight_of(books, tenant)
   add(books, 'jobs:' .. band, -1)
   add_tokens(books, band, tenant, -cost)
-  if shared(tag, 'ZCARD', name(tag, 'q', band .. ':' .. tenant)) == 0 then
+  local left = shared(tag, 'ZCARD', name(tag, 'q', band .. ':' .. tenant))
+  if left > 0 and get(books, 'jobs:' .. band) == 0 then recount(books, band) end -- somebody else added some
+  if left == 0 then
     stop_waiting(books, band, tenant, after, now)
+    if get(books, 'jobs:' .. band) == 0 then put(books, 'tokens:' .. band, 0) end
   elseif charge ~= 0 then
     shared(tag, 'ZADD', name(tag, 'turn', band), after, tenant)
   end
@@ -160,7 +164,7 @@ end
 -- The index of turns from what is left: somebody deleted it.
 local function rebuild(books, band, now)
   local tag = books.tag
-  for _, tenant in ipairs(shared(tag, 'ZRANGE', name(tag, 'tenants'), 0, -1)) do
+  for _, tenant in ipairs(shared(tag, 'ZRANGE', name(tag, 'seen'), 0, -1)) do
     if shared(tag, 'ZCARD', name(tag, 'q', band .. ':' .. tenant)) > 0 then
       start_waiting(books, band, tenant, now)
     end
@@ -179,14 +183,14 @@ local function next_tenants(books, band, count, now)
   end
   for at = 1, #flat, 2 do
     local time = tonumber(flat[at + 1])
-    found[#found + 1] = {flat[at], is_time(time) and time or get(books, 'floor:' .. band)}
+    found[#found + 1] = {flat[at], is_sane(time) and time or get(books, 'floor:' .. band)}
   end
   return found
 end
 
 -- Forgets tenants that have not waited for long: at most `limit` of them.
 local function forget_tenants(tag, now, limit)
-  local tenants = name(tag, 'tenants')
+  local tenants = name(tag, 'seen')
   for _, tenant in ipairs(shared(tag, 'ZRANGEBYSCORE', tenants, '-inf', now - FORGET_MS, 'LIMIT', 0, limit)) do
     local waits = false
     for _, band in ipairs(BANDS) do

@@ -28,8 +28,12 @@ local function table_of(flat)
   return fields
 end
 
+-- Whether a number is one that we can have written.
+local function is_sane(value) return value ~= nil and value > -1e15 and value < 1e15 end
+
 local function number(text)
-  return tonumber(text) or 0
+  local value = tonumber(text)
+  return is_sane(value) and value or 0
 end
 
 local function whole(value) return string.format('%.0f', value) end

@@ -51,6 +51,12 @@ local function check_books(books)
   end
 end
 
+-- What others read without our functions must be readable: their reads would fail for ever.
+local function mend(tag)
+  for _, kind in ipairs({'dlq', 'recent', 'settle', 'wake'}) do shared(tag, 'XLEN', name(tag, kind)) end
+  shared(tag, 'GET', name(tag, 'rate'))
+end
+
 local function reap(tag, max_attempts, keeps, limit)
   local now, requeued, dead, books = now_ms(), {}, {}, open_books(tag)
   for _, key in ipairs(shared(tag, 'ZRANGEBYSCORE', name(tag, 'lease'), '-inf', now, 'LIMIT', 0, limit)) do
@@ -71,6 +77,7 @@ local function reap(tag, max_attempts, keeps, limit)
     end
   end
   forget_tenants(tag, now, limit)
+  mend(tag)
   check_books(books)
   save(books)
   return {requeued, dead}

@@ -24,7 +24,9 @@ from headway.queueing.events import (
     Usage,
 )
 from headway.queueing.functions import library
-from headway.queueing.memory_lane import DEAD_LETTERS_KEPT
+from headway.queueing.memory_band import FORGET_MS
+from headway.queueing.memory_bounds import SHARE_OF_FREE
+from headway.queueing.memory_lane import AGED_TENANTS, DEAD_LETTERS_KEPT, RECENT_KEPT
 from headway.queueing.messages import MAX_JOB_BYTES
 from headway.queueing.protocol import Emit, Finish
 from headway.queueing.redis_queue import RedisQueue
@@ -91,7 +93,8 @@ def test_a_raw_producer_follows_cancels_and_fetches(redis_url: str) -> None:
         with pytest.raises(redis.ResponseError, match=r"HEADWAYINVALID tenant: "):
             raw.fcall("headway_submit", 1, tag, "k2", b'{"model":"smollm2-135m","tenant":"a b"}')
         assert raw.hget(f"j:{tag}:k", "state") == b"queued"
-        assert raw.xlen(f"q:{tag}:standard") == 1
+        assert raw.zrange(f"q:{tag}:standard:default", 0, -1) == [b"k"]
+        assert raw.hmget(f"lane:{tag}", "jobs:standard", "returned:standard") == [b"1", b"0"]
         assert raw.fcall("headway_cancel", 1, tag, "k", "why") == b"queued"
         assert raw.fcall("headway_cancel", 1, tag, "none", "why") == b"unknown"
         ((entry_id, entry),) = raw.xrange(f"o:{tag}:k", "(0-0", "+")
@@ -101,7 +104,7 @@ def test_a_raw_producer_follows_cancels_and_fetches(redis_url: str) -> None:
         assert set(terminal) == {"reason", "choices", "usage", "error"}
         answer = orjson.loads(raw.get(f"r:{tag}:k"))
         assert set(answer["choices"][0]) == {"text", "token_ids", "finish_reason", "logprobs"}
-        assert raw.xlen(f"q:{tag}:standard") == 0
+        assert raw.hmget(f"lane:{tag}", "jobs:standard", "returned:standard") == [b"0", b"0"]
 
 
 async def _load_library(url: str) -> None:
@@ -163,10 +166,21 @@ def test_numbers_in_the_library_are_those_of_the_python_side() -> None:
     assert number(r"local MAX_BODY_BYTES = (\d+)") == MAX_JOB_BYTES
     assert number(r"local DEAD_LETTERS_KEPT = (\d+)") == DEAD_LETTERS_KEPT
     assert number(r"local AGED_EVERY = (\d+)") == AGED_EVERY
+    assert number(r"local AGED_TENANTS = (\d+)") == AGED_TENANTS
+    assert number(r"local SHARE_OF_FREE = (\d+)") == SHARE_OF_FREE
+    assert number(r"local FORGET_MS = (\d+)") == FORGET_MS
+    assert number(r"local RECENT_KEPT = (\d+)") == RECENT_KEPT
     # What a raw producer gets that names no limits.
-    assert number(r"\(tonumber\(args\[3\]\) or (\d+)\)") == DEFAULTS.max_queued_jobs
-    assert number(r"tonumber\(args\[4\]\) or (\d+)\)\n  end\n") == DEFAULTS.idempotency_seconds * 1000
-    assert number(r"tonumber\(args\[5\]\) or (\d+)\)") == DEFAULTS.record_retention_seconds * 1000
+    assert number(r" jobs = tonumber\(args\[at\]\) or (\d+)") == DEFAULTS.max_queued_jobs
+    assert number(r" tokens = tonumber\(args\[at \+ 3\]\) or (\d+)") == DEFAULTS.max_queued_tokens
+    milliseconds = {
+        "idempotency_ms": DEFAULTS.idempotency_seconds,
+        "record_ms": DEFAULTS.record_retention_seconds,
+        "wait_ms": DEFAULTS.max_wait_seconds,
+        "patience_ms": DEFAULTS.patience_seconds,
+    }
+    for name, seconds in milliseconds.items():
+        assert number(rf"\b{name} = tonumber\(args\[at \+ \d\]\) or (\d+)") == seconds * 1000, name
     stream, record = re.findall(r"tonumber\(args\[3\]\) or (\d+), tonumber\(args\[4\]\) or (\d+)", text)[0]
     assert int(stream) == DEFAULTS.stream_retention_seconds * 1000
     assert int(record) == DEFAULTS.record_retention_seconds * 1000
