@@ -46,12 +46,12 @@ class Admission:
         """
         limits = (await self._queue.tenant_store.book()).limits_of(job.tenant)
         check_allowed(job, limits)
-        asked = with_defaults(job, limits)
+        filled = with_defaults(job, limits)
         if not limits.has_quotas:
-            return await self._queue.submit(asked, key=key)
+            return await self._queue.submit(filled, key=key, asked=_if_other(job, filled))
         job_id = JobId(lane_of(job.model), check_key(key) if key is not None else self._key_of(job))
-        reservation = await self._reserve(asked, str(job_id), limits)
-        return await self._submit(asked, job_id, reservation)
+        reservation = await self._reserve(filled, str(job_id), limits)
+        return await self._submit(filled, job_id, reservation, _if_other(job, filled))
 
     def _key_of(self, job: Job) -> str:
         """A fresh key; for the same idempotency key and body the same one, so that a repeat reserves once."""
@@ -82,9 +82,11 @@ class Admission:
             limits=limits,
         )
 
-    async def _submit(self, job: Job, job_id: JobId, reservation: Reservation) -> Submitted:
+    async def _submit(
+        self, job: Job, job_id: JobId, reservation: Reservation, asked: Job | None
+    ) -> Submitted:
         try:
-            submitted = await self._queue.submit(job, key=job_id.key, reserved=reservation.nonce)
+            submitted = await self._queue.submit(job, key=job_id.key, reserved=reservation.nonce, asked=asked)
         except QueueUnavailableError:
             raise  # it may have been accepted all the same: whoever keeps reservations finds out
         except QueueingError:
@@ -106,3 +108,8 @@ class Admission:
     async def _give_back(self, reservation: Reservation) -> None:
         with suppress(QueueUnavailableError):  # then it lapses
             await self._queue.quota_store.unreserve(reservation)
+
+
+def _if_other(job: Job, filled: Job) -> Job | None:
+    """The job as posted, if defaults were filled in."""
+    return None if filled is job else job

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 import orjson
 
 from headway.queueing.errors import InvalidJobError
-from headway.queueing.messages import TENANT_PATTERN, Priority, check_job_size
+from headway.queueing.messages import TENANT_PATTERN, Job, Priority, check_job_size
 
 _TENANT = re.compile(TENANT_PATTERN.removesuffix("$") + r"\Z")
 _MAX_DEADLINE_SECONDS: Final = 7 * 86_400
@@ -67,6 +67,13 @@ def read_body(body: bytes, model: str) -> Intake:
         choices=_choices(given.get("sampling")),
         cost=_cost(len(body), given.get("sampling")),
     )
+
+
+def fields_as_asked(job: Job, asked: Job) -> str:
+    """The fields in which a job and the one that its producer posted differ, as the latter has them: JSON."""
+    differ = {name for name in Job.model_fields if getattr(job, name) != getattr(asked, name)}
+    theirs = asked.model_dump(mode="json", include=differ, exclude_defaults=True)
+    return orjson.dumps(dict.fromkeys(differ) | theirs, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
 def read_metadata(value: object) -> dict[str, str]:

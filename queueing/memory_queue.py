@@ -41,16 +41,27 @@ class MemoryQueue(MemoryConsumerSide, MemoryListingSide):
 
     # -- producers ------------------------------------------------------------------------------------
 
-    async def submit(self, job: Job, *, key: str | None = None, reserved: str = "") -> Submitted:
+    async def submit(
+        self, job: Job, *, key: str | None = None, reserved: str = "", asked: Job | None = None
+    ) -> Submitted:
         """See ``Queue.submit``."""
-        return await self.submit_body(job.model, encode_job(job), key=key, reserved=reserved)
+        asked_body = None if asked is None else encode_job(asked)
+        return await self.submit_body(
+            job.model, encode_job(job), key=key, reserved=reserved, asked_body=asked_body
+        )
 
     async def submit_body(
-        self, model: str, body: bytes, *, key: str | None = None, reserved: str = ""
+        self,
+        model: str,
+        body: bytes,
+        *,
+        key: str | None = None,
+        reserved: str = "",
+        asked_body: bytes | None = None,
     ) -> Submitted:
         """Accept a body as raw producers post it, after the cheap checks only."""
         key = new_key(self._clock, self._rng) if key is None else check_key(key)
-        return self._store.accept(model, key, body, reserved)
+        return self._store.accept(model, key, body, reserved, asked_body)
 
     async def read(self, job_id: str, after: Cursor, *, wait_seconds: float) -> tuple[StreamEvent, ...]:
         """See ``Queue.read``."""

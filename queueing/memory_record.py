@@ -111,4 +111,5 @@ class Record:
             claimed_ms=self.claimed_ms,
             history=tuple(self.history),
             retry_of=self.retry_of,
+            reserved=self.reserved,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 from headway.queueing.bells import Bells
@@ -67,10 +68,14 @@ class MemoryStore:
 
     # -- in -------------------------------------------------------------------------------------------
 
-    def accept(self, model: str, key: str, body: bytes, reserved: str = "") -> Submitted:
+    def accept(
+        self, model: str, key: str, body: bytes, reserved: str = "", asked_body: bytes | None = None
+    ) -> Submitted:
         """Check a body and put it in the queue, once."""
         lane_name = lane_of(model)
         intake = read_body(body, model)
+        if asked_body is not None:
+            intake = replace(intake, fingerprint=read_body(asked_body, model).fingerprint)
         job_id = str(JobId(lane_name, key))
         if self.find(job_id) is not None:
             return Submitted(job_id, created=False)

@@ -178,13 +178,16 @@ class Queue(Protocol):
 
     # -- producers ------------------------------------------------------------------------------------
 
-    async def submit(self, job: Job, *, key: str | None = None, reserved: str = "") -> Submitted:
+    async def submit(
+        self, job: Job, *, key: str | None = None, reserved: str = "", asked: Job | None = None
+    ) -> Submitted:
         """Accept a job, durably and once.
 
         ``key`` is the last part of the job id (a fresh ULID by default); a call repeated with the same key
         is a no-op that returns ``created=False``. With a text in ``reserved`` the job's end brings exactly
-        one Settlement that carries it. Raises InvalidJobError, IdempotencyConflictError, QueueFullError (by
-        jobs, tokens or predicted wait), QueueUnavailableError.
+        one Settlement that carries it. ``asked`` is the job as its producer posted it, where its tenant's
+        defaults were filled in since: an idempotency key compares that. Raises InvalidJobError,
+        IdempotencyConflictError, QueueFullError (by jobs, tokens or predicted wait), QueueUnavailableError.
         """
         ...
 

@@ -17,6 +17,7 @@ from headway.queueing.errors import (
 )
 from headway.queueing.events import Cursor, JobResult, StreamEvent
 from headway.queueing.ids import JobId, check_entry_id, check_key, lane_of, new_key
+from headway.queueing.intake import fields_as_asked
 from headway.queueing.keys import JobKeys, LaneKeys
 from headway.queueing.messages import Job, check_job_size, encode_job
 from headway.queueing.protocol import Cancelled, Submitted
@@ -42,18 +43,29 @@ class ProducerSide(RedisSide):
         super().__init__(url, settings, clock=clock, rng=rng)
         self._reader = StreamReader(self._server, settings, self._reap_lane)
 
-    async def submit(self, job: Job, *, key: str | None = None, reserved: str = "") -> Submitted:
+    async def submit(
+        self, job: Job, *, key: str | None = None, reserved: str = "", asked: Job | None = None
+    ) -> Submitted:
         """See ``Queue.submit``."""
-        return await self.submit_body(job.model, encode_job(job), key=key, reserved=reserved)
+        asked_fields = "" if asked is None else fields_as_asked(job, asked)
+        return await self.submit_body(
+            job.model, encode_job(job), key=key, reserved=reserved, asked_fields=asked_fields
+        )
 
     async def submit_body(
-        self, model: str, body: bytes, *, key: str | None = None, reserved: str = ""
+        self,
+        model: str,
+        body: bytes,
+        *,
+        key: str | None = None,
+        reserved: str = "",
+        asked_fields: str = "",
     ) -> Submitted:
         """Accept a body as raw producers post it, after the cheap checks only."""
         lane = lane_of(model)
         key = new_key(self._clock, self._rng) if key is None else check_key(key)
         check_job_size(len(body))
-        return await self._post("headway_submit", lane, key, body, *self._limits, reserved)
+        return await self._post("headway_submit", lane, key, body, *self._limits, reserved, asked_fields)
 
     async def retry(self, job_id: str, *, key: str | None = None) -> Submitted:
         """See ``Queue.retry``."""

@@ -58,8 +58,8 @@ class QueueSettings:
     """How long an idempotency key names its job: a day, as payment interfaces do."""
 
     reservation_seconds: float = 30.0
-    """How long a reservation waits for its job, and is kept at a time later: what a producer reserved that died
-    before it posted counts against its tenant no longer than this."""
+    """How long a reservation waits for its job, and is kept at a time later. What a producer reserved that
+    died before it posted counts against its tenant no longer than this."""
 
     poll_seconds: float = 0.25
     """How late a reader sees tokens when a wake-up hint was lost."""

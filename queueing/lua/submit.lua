@@ -39,10 +39,16 @@ local function canonical(value, budget)
   return '{' .. table.concat(parts, ',') .. '}'
 end
 
--- The fingerprint of a body, or nil when it has too many parts to be compared.
-local function fingerprint(job)
-  job.traceparent = nil -- a retry of the same request belongs to a new trace
-  local ok, text = pcall(canonical, job, {left = MAX_COMPARED_PARTS})
+-- The fingerprint of a body, or nil when it has too many parts to be compared. `asked`: JSON of the fields that its
+-- producer had posted otherwise, before its tenant's defaults were filled in: those may change until a repeat.
+local function fingerprint(job, asked)
+  local compared = {}
+  for field, value in pairs(job) do compared[field] = value end
+  for field, value in pairs(asked and asked ~= '' and cjson.decode(asked) or {}) do
+    compared[field] = value ~= cjson.null and value or nil
+  end
+  compared.traceparent = nil -- a retry of the same request belongs to a new trace
+  local ok, text = pcall(canonical, compared, {left = MAX_COMPARED_PARTS})
   return ok and redis.sha1hex(text) or nil
 end
 
@@ -213,7 +219,7 @@ local function accept(books, key, body, job, cost, limits, exact, parent)
 end
 
 -- FCALL headway_submit 1 {lane} <key> <body> [max jobs] [idempotency ms] [record retention ms] [max tokens]
---       [max wait ms] [patience ms] [reserved]
+--       [max wait ms] [patience ms] [reserved] [fields as asked, JSON]
 -- -> created <key> | exists <key> | conflict <key> | full <jobs waiting> <jobs, tokens or wait> <retry after ms>
 register('headway_submit', function(keys, args)
   local tag, key, body = keys[1], args[1], args[2]
@@ -227,7 +233,7 @@ register('headway_submit', function(keys, args)
   if redis.call('EXISTS', name(tag, 'j', key)) == 1 then return {'exists', key} end
   local same, print
   if job.idempotency_key then
-    print = fingerprint(job)
+    print = fingerprint(job, args[10])
     if not print then return invalid('idempotency_key', 'the body has too many parts to be compared') end
     same = name(tag, 'idem', (job.tenant or 'default') .. ':' .. job.idempotency_key)
     local earlier = shared(tag, 'GET', same)
