@@ -27,6 +27,12 @@ local function now_us()
   return time[1] * 1000000 + time[2]
 end
 
+-- A number of the account; what nobody of us can have written counts as none.
+local function figure(text)
+  local value = tonumber(text)
+  return value and value >= 0 and value < 2 ^ 53 and math.floor(value) or 0
+end
+
 local function in_ms(microseconds) return math.floor(microseconds / 1000) end
 
 -- The tenant's account: r_* and t_* are the buckets of requests and tokens, `day` and `spent` the daily budget,
@@ -38,7 +44,7 @@ local function open_account(tag, now)
     if found ~= kind and found ~= 'none' then redis.call('DEL', name(tag, key)) end
   end
   local values, account = redis.call('HMGET', name(tag, 'rl'), unpack(ACCOUNT)), {}
-  for at, field in ipairs(ACCOUNT) do account[field] = number(values[at]) end
+  for at, field in ipairs(ACCOUNT) do account[field] = figure(values[at]) end
   local day = math.floor(now / DAY_US)
   if account.day ~= day then account.day, account.spent = day, 0 end
   return account
