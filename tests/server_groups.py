@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Self
 
+from redis.crc import key_slot
 from tests.conftest import RedisServer, server_binary
 
 SLOTS = 16_384
@@ -51,12 +52,16 @@ class TcpServer(RedisServer):
         return False
 
 
-def until_replicated(primary: TcpServer, replicas: int) -> None:
-    """Return once so many replicas get each write at once: before, writes wait behind the first copy."""
-    eventually(
-        "the replicas are online",
-        lambda: primary.command("INFO", "replication").count(b"state=online") >= replicas,
-    )
+def until_replicated(primary: TcpServer, key: str, *replicas: TcpServer) -> None:
+    """Return once writes arrive one by one: what is written before that comes with the first copy."""
+
+    def arrives(text: str) -> None:
+        primary.command("SET", key, text)
+        eventually("the replicas follow", lambda: all(each.said(text, "GET", key) for each in replicas))
+
+    arrives("copied")
+    arrives("streamed")
+    primary.command("DEL", key)
 
 
 class ClusterServers:
@@ -104,8 +109,8 @@ class ClusterServers:
             assert node.command("CLUSTER", "REPLICATE", self.id_of(self.primaries[number % 3])) == b"+OK\r\n"
         up = "cluster_state:ok"
         eventually("the Cluster is up", lambda: all(node.said(up, "CLUSTER", "INFO") for node in self.nodes))
-        for node in self.primaries:
-            until_replicated(node, self._replicas)
+        for at, node in enumerate(self.primaries):
+            until_replicated(node, _key_between(at * SLOTS // 3), *self.replicas[at::3])
         return self
 
     def id_of(self, node: TcpServer) -> str:
@@ -142,6 +147,11 @@ class ClusterServers:
             node.remove()
 
 
+def _key_between(first_slot: int) -> str:
+    """A key whose slot is in the third of the slots that begins there."""
+    return next(str(n) for n in range(1000) if 0 <= key_slot(str(n).encode()) - first_slot < SLOTS // 3)
+
+
 class SentinelServers:
     """A primary, its replica, and three Sentinels that replace it within about a second."""
 
@@ -162,7 +172,7 @@ class SentinelServers:
     def start(self) -> Self:
         self.primary.start()
         self.replica.start()
-        until_replicated(self.primary, 1)
+        until_replicated(self.primary, "first", self.replica)
         for sentinel in self.sentinels:
             others = [other for other in self.sentinels if other is not sentinel]
             sentinel.introduce(self.primary.port, self.replica.port, others)
