@@ -17,7 +17,7 @@ functions keep accepting the arguments of older versions, so a fleet can be upgr
 
 _PARTS: Final = (
     *("common", "books", "submit", "ending", "claim", "publish", "upkeep", "letters"),
-    *("quota", "tenants"),
+    *("quota", "tenants", "probe"),
 )
 _VERSION_LINE = re.compile(r"^-- library version ([0-9]+)$", re.MULTILINE)
 

@@ -158,6 +158,9 @@ class MemoryQueue(MemoryConsumerSide, MemoryListingSide):
         self._store.reap(lane_name)
         return len(held)
 
+    async def check_writes(self, model: str) -> None:
+        """See ``Queue.check_writes``."""
+
     async def check_server(self) -> tuple[str, ...]:
         """See ``Queue.check_server``."""
         return ("the queue lives in this process's memory: its jobs end with the process",)

@@ -325,6 +325,13 @@ class Queue(Protocol):
         """Remove settlements that the quotas have taken in."""
         ...
 
+    async def check_writes(self, model: str) -> None:
+        """Return if a job of this model could be written now; writes nothing.
+
+        Raises QueueUnavailableError with the server's reason, ServerUnsuitableError.
+        """
+        ...
+
     async def check_server(self) -> tuple[str, ...]:
         """Prepare the server; returns warnings. Raises ServerUnsuitableError, QueueUnavailableError."""
         ...

@@ -24,8 +24,8 @@ from headway.queueing.tenant_store import QuotaStore, TenantStore
 class RedisQueue(ProducerSide, ConsumerSide, ListingSide):
     """Keeps every promise of ``Queue`` over Redis >= 7.0 or Valkey >= 7.2.
 
-    ``url``: ``redis://``, ``rediss://`` or ``unix:///path``. Nothing is connected before the first call. One
-    object serves one event loop. ``clock`` and ``rng`` only name jobs, tokens and seeds.
+    ``url``: see ``address.py``; raises InvalidUrlError for any other. Nothing is connected before the first
+    call. One object serves one event loop. ``clock`` and ``rng`` only name jobs, tokens and seeds.
     """
 
     def __init__(
@@ -72,6 +72,10 @@ class RedisQueue(ProducerSide, ConsumerSide, ListingSide):
             "headway_expire_worker", tag, worker_id, self._settings.max_attempts, *self._keeps
         )
         return cast("int", reply)
+
+    async def check_writes(self, model: str) -> None:
+        """See ``Queue.check_writes``."""
+        await self._server.fcall("headway_probe", LaneKeys(lane_of(model)).tag)
 
     async def check_server(self) -> tuple[str, ...]:
         """See ``Queue.check_server``."""
