@@ -108,9 +108,14 @@ class MemoryQueue(MemoryConsumerSide, MemoryListingSide):
     async def retry(self, job_id: str, *, key: str | None = None) -> Submitted:
         """See ``Queue.retry``."""
         key = new_key(self._clock, self._rng) if key is None else check_key(key)
-        record = self._store.record(job_id)
-        if record.state is not JobState.FINISHED:
+        record = self._store.find(job_id)
+        if record is not None and record.state is not JobState.FINISHED:
             raise InvalidJobError(f"{job_id} has not ended yet: cancel it first", code="job_not_ended")
+        repeated = str(JobId(JobId.parse(job_id).lane, key))
+        if self._store.find(repeated) is not None:
+            return Submitted(repeated, created=False)
+        if record is None:
+            raise UnknownJobError(f"nothing is kept of {job_id} that could be posted again")
         return self._store.accept_again(record.model, key, record.body, job_id)
 
     async def redrive(self, model: str, entry_id: str, *, key: str | None = None) -> Submitted:

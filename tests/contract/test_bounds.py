@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -107,7 +107,7 @@ async def test_a_full_lane_still_takes_jobs_back(bench: Bench) -> None:
     assert len(await bench.claim()) == 2
 
 
-async def _refused(bench: Bench, **fields: object) -> QueueFullError:
+async def _refused(bench: Bench, **fields: Any) -> QueueFullError:
     with pytest.raises(QueueFullError) as refused:
         await bench.submit(**fields)
     return refused.value
