@@ -53,7 +53,7 @@ class JobRun:
 
     async def _submit_all(self) -> None:
         for job, meter in zip(self.jobs, self.meters, strict=True):
-            submitted = await self._gateway.admission.submit(job)
+            submitted = await self._gateway.unanswered.submit(job)
             self.standing = submitted.standing or self.standing
             self._job_ids.append(submitted.job_id)
             if submitted.created:

@@ -80,7 +80,7 @@ async def submit_job(gateway: Gateway, request: Request) -> Response:
     body = await read_json_object(request, gateway.settings)
     job = parse_job(body, request.headers, caller_of(request))
     await check_admission(gateway, request, (job,))
-    submission = await gateway.admission.submit(job)
+    submission = await gateway.unanswered.submit(job)
     record_of(request.scope).note(jobs=(submission.job_id,))
     state = JobState.QUEUED
     if submission.created:

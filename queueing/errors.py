@@ -10,7 +10,8 @@ QueueingError
 ├── InvalidTenantError     a tenant's limits, or their names, that cannot be
 ├── QueueFullError         the lane's backlog is at its bound; carries when to retry (503)
 ├── InvalidUrlError        no URL of a queue's server
-├── QueueUnavailableError  the server is away, loading, out of memory or refuses writes (503)
+├── QueueUnavailableError  the server is away, or refuses (503)
+│   └── NotNowError        it answered: full, loading, without its replicas; nothing was written
 └── ServerUnsuitableError  the server runs, but its version or settings would lose jobs
 """
 
@@ -114,6 +115,10 @@ class QueueUnavailableError(QueueingError):
     def __init__(self, message: str, *, retry_after_seconds: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
+
+
+class NotNowError(QueueUnavailableError):
+    """The right server answers, and takes no such call now: full, loading, without its replicas."""
 
 
 class ServerUnsuitableError(QueueingError):

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from headway.queueing.address import Address, parse_address
 from headway.queueing.cluster import ClusterTopology
-from headway.queueing.errors import QueueingError, QueueUnavailableError
+from headway.queueing.errors import NotNowError, QueueingError, QueueUnavailableError
 from headway.queueing.node import CALL_SECONDS, SOCKET_SECONDS, Argument, Node, Reply
 from headway.queueing.routing import slot_of
 from headway.queueing.sentinel import SentinelTopology
@@ -26,7 +26,6 @@ from headway.queueing.server_errors import (
     AskError,
     FunctionMissingError,
     MovedError,
-    NotNowError,
     RefusedError,
 )
 from headway.queueing.topology import Topology, one_server

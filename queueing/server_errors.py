@@ -7,7 +7,12 @@ from typing import Final
 
 from redis import exceptions as redis_errors
 
-from headway.queueing.errors import QueueingError, QueueUnavailableError, ServerUnsuitableError
+from headway.queueing.errors import (
+    NotNowError,
+    QueueingError,
+    QueueUnavailableError,
+    ServerUnsuitableError,
+)
 
 _NOT_NOW: Final = ("LOADING", "BUSY", "TRYAGAIN", "UNBLOCKED")
 _NO_WRITES: Final = ("OOM", "MISCONF", "NOREPLICAS")
@@ -31,10 +36,6 @@ class FunctionMissingError(QueueingError):
 
 class RefusedError(QueueingError):
     """The server or a function refused the call; the message is the server's."""
-
-
-class NotNowError(QueueUnavailableError):
-    """The right server answers, and takes no such command now: full, loading, without its replicas."""
 
 
 class MovedError(QueueingError):

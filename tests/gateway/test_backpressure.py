@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from tests.gateway.conftest import Rig, over
+from tests.gateway.conftest import Rig, over, until
 from tests.gateway.scripted_worker import Script
 from tests.gateway.sse_reader import chat_text, parse
 from tests.gateway.test_chat import CHAT
 from tests.gateway.test_chat import URL as CHAT_URL
+from tests.queueing.lossy_link import LossyLink
 
 import headway.queueing.node as node_module
+from headway.queueing.events import EndReason
 from headway.queueing.redis_queue import RedisQueue
 
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ async def test_a_slow_server_only_delays(rig: Rig, server: RedisServer) -> None:
         assert (await http.post(CHAT_URL, json=CHAT)).status_code == 200
 
 
-async def test_a_hung_server_means_503_in_bounded_time_and_no_job_that_nobody_asked_for(
+async def test_a_hung_server_means_503_in_bounded_time(
     rig: Rig, server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_module, "CALL_SECONDS", 0.5)
@@ -112,3 +114,33 @@ async def test_a_hung_server_means_503_in_bounded_time_and_no_job_that_nobody_as
         assert (refused.status_code, refused.headers["x-headway-reason"]) == (503, "queue_unavailable")
         assert ready.status_code == 503
         assert (await http.post(CHAT_URL, json=CHAT)).status_code == 200
+
+
+@pytest.mark.parametrize("path", [CHAT_URL, "/v1/jobs"])
+async def test_a_job_whose_acceptance_nobody_heard_of_does_not_run_on(server: RedisServer, path: str) -> None:
+    """The server took it, the reply was lost, the client was told 503: it is taken back."""
+    link = LossyLink(server.folder, str(server.socket))
+    await link.start()
+    here, there = RedisQueue(server.url), RedisQueue(link.url)
+    await here.check_server()
+    try:
+        async with over(here, Script(hold_at=1)) as rig, rig.client(rig.app(there)) as http:
+            await http.get("/v1/models")
+            link.lose_reply_to(b"headway_submit", times=3)
+            body = {"model": "tiny", "messages": [{"role": "user", "content": "a"}]}
+            assert (await http.post(path, json=body)).status_code == 503
+            assert link.losses == 3
+            await until(lambda: list(rig.worker.ended.values()) == [EndReason.CANCELLED])
+            link.lose_reply_to(b"headway_submit", times=3)
+            kept = await http.post(path, json=body, headers={"Idempotency-Key": "once"})
+            assert kept.status_code == 503
+            again = asyncio.create_task(http.post(path, json=body, headers={"Idempotency-Key": "once"}))
+            await rig.until_seen(2)
+            await asyncio.sleep(0.1)
+            assert len(rig.worker.seen) == 2, "the same job"
+            await rig.queue.cancel(rig.worker.claimed[-1], "enough")
+            await again
+    finally:
+        await there.close()
+        await here.close()
+        await link.stop()
