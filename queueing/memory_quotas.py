@@ -40,6 +40,7 @@ class _Held:
     prompt_tokens: int
     since: int
     lease_end: int = 0
+    gone_at: int = 0
     is_waiting: bool = True
     is_gone: bool = False
 
@@ -77,13 +78,18 @@ class _Account:
         held.lease_end = now + min(max(lease, now - held.since), LONGEST_LEASE)
 
     def sweep(self, now: int) -> None:
-        """Give back what lapsed, and forget what lapsed long ago."""
-        for held in list(self.held.values()):
-            if held.is_gone and now - held.lease_end > GONE_KEPT:
-                del self.held[held.job_id]
-            elif not held.is_gone and held.lease_end <= now:
-                held.is_gone = True
-                self.give_back(held, now)
+        """Give back what lapsed; when something did, forget what lapsed long ago."""
+        ended = [held for held in self.in_flight if held.lease_end // 1000 <= now // 1000]
+        for held in ended:
+            held.gone_at, held.is_gone = now, True
+            self.give_back(held, now)
+        if ended:
+            forgotten = now // 1000 - GONE_KEPT // 1000
+            self.held = {
+                job_id: held
+                for job_id, held in self.held.items()
+                if not held.is_gone or held.gone_at // 1000 > forgotten
+            }
 
 
 class MemoryQuotas:

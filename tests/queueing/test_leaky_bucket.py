@@ -99,7 +99,7 @@ def test_the_wait_is_exact_to_the_microsecond(limit: int, asks: list[tuple[int, 
             early.drain(at + wait - 1)
             assert early.wait_microseconds(amount, at + wait - 1) == 1
             at += wait
-        assert admits(bucket, amount if amount <= limit else limit, at)
+        assert admits(bucket, min(amount, limit), at)
 
 
 @given(limits, st.integers(1, 200), st.integers(0, 30 * SECOND))

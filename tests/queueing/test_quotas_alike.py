@@ -1,4 +1,4 @@
-"""The server's quotas (Lua) and those in memory answer alike, over any order of calls and any passing of time.
+"""The server's quotas (Lua) and those in memory answer alike, whatever is called and however time passes.
 
 The library's clock is replaced by a key for that; everything else is the library as it is.
 """
@@ -6,7 +6,6 @@ The library's clock is replaced by a key for that; everything else is the librar
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -86,7 +85,7 @@ class Side:
             self.nonces[job] = answer.nonce
         elif isinstance(answer, Refusal):
             # The server says milliseconds, rounded up.
-            return answer.limit, -(-round(answer.retry_after_seconds * 1e6) // 1000), answer.standing.requests
+            return answer.limit, -(-round(answer.retry_after_seconds * 1e6) // 1000), left(answer.standing)
         return answer.nonce, answer.is_new, left(answer.standing)
 
     async def unreserve(self, job: str) -> None:
@@ -126,9 +125,9 @@ def left(standing: Any) -> object:
 
 
 @pytest.fixture
-def patched_server(start_redis: StartRedis) -> Iterator[RedisServer]:
+def patched_server(start_redis: StartRedis) -> RedisServer:
     assert library().count(CLOCK) == 1
-    yield start_redis("redis7")
+    return start_redis("redis7")
 
 
 @given(st.lists(steps, max_size=40))
