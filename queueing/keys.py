@@ -13,7 +13,8 @@ q:{lane}:<band>:<tenant>    zset       jobs of a tenant that wait -> deadline, o
 turn:{lane}:<band>          zset       tenants with waiting jobs -> virtual time; the        while jobs wait
                                        smallest is served next; submit, claim, settling
 tenant:{lane}:<tenant>      hash       v:<band>: virtual time while nothing waits there;     1 h after its
-                                       tokens:<band>: estimated tokens waiting               last change of
+                                       tokens:<band>: estimated tokens waiting; answer:      last change of
+                                       how long its answers usually get                      turn
 seen:{lane}                 zset       tenant -> when it last began or ceased to wait        the same 1 h
 weights:{lane}              hash       tenant -> weight, where it is not 1                   for good
 lane:{lane}                 hash       the books: jobs, tokens, returned:<band> waiting,     for good

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 from itertools import count
 from typing import Final
 
@@ -41,6 +42,10 @@ class Band:
     def jobs_of(self, tenant: str) -> tuple[Record, ...]:
         """A tenant's waiting jobs in their order."""
         return tuple(entry[2] for entry in self._queues.get(tenant, ()))
+
+    def next_job(self, tenant: str) -> Record:
+        """The first of a waiting tenant's jobs."""
+        return self._queues[tenant][0][2]
 
     def next_tenants(self, limit: int | None = None) -> list[str]:
         """Tenants with waiting jobs, the next one first."""
@@ -83,6 +88,11 @@ class Band:
         """Charge for service, or give back; a tenant that was forgotten owes nothing."""
         if tenant in self._times:
             self._times[tenant] += tokens / weight
+
+    @property
+    def known_tenants(self) -> Iterable[str]:
+        """Tenants whose virtual time is kept."""
+        return self._times.keys()
 
     def forget(self, now_ms: int) -> None:
         """Forget tenants that have not waited for long."""

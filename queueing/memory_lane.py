@@ -21,6 +21,7 @@ RECENT_KEPT: Final = 1000
 AGED_TENANTS: Final = 4
 """Whose next jobs are looked at for their age; lua/claim.lua says why."""
 ANSWERED_DECAY: Final = 0.99
+ANSWER_GAIN: Final = 0.05
 RATE_DECAY: Final = 0.99
 
 
@@ -46,6 +47,8 @@ class Lane:
     weights: dict[str, float] = field(default_factory=dict[str, float])
     rates: dict[str, tuple[float, int]] = field(default_factory=dict[str, tuple[float, int]])
     """By worker: tokens per second, and until when (ms) that counts."""
+    answers: dict[str, float] = field(default_factory=dict[str, float])
+    """By tenant: tokens of its usual answer."""
     answered: float = 0.0
     estimated: float = 0.0
     dead: deque[tuple[DeadLetter, bytes]] = field(default_factory=lambda: deque(maxlen=DEAD_LETTERS_KEPT))
@@ -85,7 +88,7 @@ class Lane:
         if self.returned[band]:
             yield Head(self.returned[band][0], is_returned=True)
         for place, tenant in enumerate(self.bands[band].next_tenants(limit)):
-            yield Head(self.bands[band].jobs_of(tenant)[0], is_early=place > 0)
+            yield Head(self.bands[band].next_job(tenant), is_early=place > 0)
 
     def _aged(self, filled: list[Priority], now_ms: int, settings: QueueSettings) -> Head | None:
         """The oldest of the bands' first aged jobs; None while it is not their turn."""
@@ -161,9 +164,24 @@ class Lane:
     # -- figures --------------------------------------------------------------------------------------
 
     def learn(self, record: Record) -> None:
-        """Note how much of a job's estimate was answered."""
+        """Note how long a job's answer got."""
         self.answered = self.answered * ANSWERED_DECAY + record.status().committed_tokens
         self.estimated = self.estimated * ANSWERED_DECAY + record.cost
+        tokens = record.status().committed_tokens
+        usual = self.answers.get(record.tenant, tokens)
+        self.answers[record.tenant] = usual + ANSWER_GAIN * (tokens - usual)
+
+    def expected_of(self, record: Record) -> float:
+        """Tokens to charge for a job: its prompt, and an answer as long as its tenant's usual ones."""
+        usual = self.answers.get(record.tenant)
+        return record.cost if usual is None else min(record.cost, record.prompt_estimate + usual)
+
+    def forget_tenants(self, now_ms: int) -> None:
+        """Forget tenants that have not waited for long."""
+        for band in self.bands.values():
+            band.forget(now_ms)
+        known = {tenant for band in self.bands.values() for tenant in band.known_tenants}
+        self.answers = {tenant: usual for tenant, usual in self.answers.items() if tenant in known}
 
     def report(self, worker_id: str, tokens_per_second: float, now_ms: int, ttl_ms: int) -> None:
         """Note what a worker can do: its best lately."""

@@ -72,9 +72,14 @@ class Record:
         return self.end.error if self.end else None
 
     @property
+    def prompt_estimate(self) -> int:
+        """Rough tokens of the prompt."""
+        return math.ceil(len(self.body) / 4)
+
+    @property
     def service_so_far(self) -> float:
         """Tokens of prompt and answer that nobody has paid for yet."""
-        return max(0, math.ceil(len(self.body) / 4) + self.cursor.tokens - self.paid)
+        return max(0, self.prompt_estimate + self.cursor.tokens - self.paid)
 
     def is_owned_by(self, token: str) -> bool:
         """Whether a claim token is the one under which the job runs now."""

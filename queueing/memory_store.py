@@ -72,16 +72,11 @@ class MemoryStore:
         self, model: str, key: str, body: bytes, reserved: str = "", asked_body: bytes | None = None
     ) -> Submitted:
         """Check a body and put it in the queue, once."""
-        lane_name = lane_of(model)
-        intake = read_body(body, model)
-        if asked_body is not None:
-            intake = replace(intake, fingerprint=read_body(asked_body, model).fingerprint)
-        job_id = str(JobId(lane_name, key))
-        if self.find(job_id) is not None:
-            return Submitted(job_id, created=False)
-        earlier = self._earlier(lane_name, intake)
-        if earlier is not None:
-            return Submitted(earlier, created=False)
+        lane_name, job_id = lane_of(model), str(JobId(lane_of(model), key))
+        repeated = self.repeat_of(model, key, body, asked_body)
+        if repeated is not None:
+            return repeated
+        intake = _intake(model, body, asked_body)
         refuse_if_full(lane_name, self.lane(lane_name), intake, self.settings, self.now_ms())
         if intake.idempotency_key is not None:
             until = self.now_ms() + int(self.settings.idempotency_seconds * 1000)
@@ -93,6 +88,17 @@ class MemoryStore:
         record = self._new_record(job_id, model, body, intake)
         record.reserved = reserved
         return self._enqueue(record)
+
+    def repeat_of(
+        self, model: str, key: str, body: bytes, asked_body: bytes | None = None
+    ) -> Submitted | None:
+        """The job accepted earlier that this one repeats, or None."""
+        intake = _intake(model, body, asked_body)
+        job_id = str(JobId(lane_of(model), key))
+        if self.find(job_id) is not None:
+            return Submitted(job_id, created=False)
+        earlier = self._earlier(lane_of(model), intake)
+        return None if earlier is None else Submitted(earlier, created=False)
 
     def accept_again(self, model: str, key: str, body: bytes, old_id: str) -> Submitted:
         """Put a body in the queue once more, as a new job; its idempotency key does not count."""
@@ -155,6 +161,7 @@ class MemoryStore:
             lane.take(head, self.now_ms())
             if not self.end_if_due(record):
                 self._open(record, worker_id)
+                record.charged = max(0, lane.expected_of(record) - record.paid)
                 lane.charge(record, record.charged)
                 return record
         return None
@@ -168,7 +175,6 @@ class MemoryStore:
         record.claimed_ms = now
         record.started_ms = record.started_ms or now
         record.lease_ms = now + int(self.settings.lease_seconds * 1000)
-        record.charged = max(0, record.cost - record.paid)
 
     def requeue(self, record: Record, outcome: str) -> None:
         """Take a running job from its worker: back in front of its band, or to its end if that is due."""
@@ -243,8 +249,7 @@ class MemoryStore:
                 self.end_if_due(record)
             elif self._is_past(record, self.settings.record_retention_seconds):
                 del lane.records[JobId.parse(record.job_id).key]
-        for band in lane.bands.values():
-            band.forget(now)
+        lane.forget_tenants(now)
         self._idempotent = {name: kept for name, kept in self._idempotent.items() if kept[2] > now}
         return Reaped(tuple(requeued), tuple(dead))
 
@@ -258,6 +263,14 @@ class MemoryStore:
         if not self.end_if_due(record):
             self.end(record, EndReason.ERROR, too_many_attempts(record.attempts))
             dead.append(record.job_id)
+
+
+def _intake(model: str, body: bytes, asked_body: bytes | None) -> Intake:
+    """What the queue needs to know of a body; a repeat is told by the one that was asked."""
+    intake = read_body(body, model)
+    if asked_body is None:
+        return intake
+    return replace(intake, fingerprint=read_body(asked_body, model).fingerprint)
 
 
 def too_many_attempts(attempts: int) -> JobError:

@@ -2,14 +2,14 @@
 --
 -- Each band is a start-time fair queue over its tenants. A tenant's virtual time is its service by weight; the
 -- smallest goes next, and its place before the charge is the band's floor. Who begins to wait starts at
--- the floor at least: idling earns nothing. Estimates are charged at the claim, and put right when it ends.
+-- the floor at least: idling earns nothing. An expectation is charged at the claim, and put right when it ends.
 
 local AGED_EVERY = 4 -- see queueing/settings.py
 local FORGET_MS = 3600000 -- a tenant that has not waited for so long starts at the floor, like a new one
 
 -- The lane's hash, read at its first use; what changed is written once, by `save`.
 local function open_books(tag)
-  return {tag = tag, changed = {}, weights = {}}
+  return {tag = tag, changed = {}, weights = {}, answers = {}}
 end
 
 local function recount(books, band)
@@ -71,6 +71,18 @@ local function weight_of(books, tenant)
     books.weights[tenant] = weight
   end
   return weight
+end
+
+-- The tokens to charge for a job at its claim: its prompt, and an answer as long as the tenant's usual ones, at most what
+-- it may be. Charging what it may be would put off whoever allows itself much and uses little, while its jobs run.
+local function expected_of(books, tenant, cost, prompt)
+  local usual = books.answers[tenant]
+  if usual == nil then
+    usual = tonumber(shared(books.tag, 'HGET', name(books.tag, 'tenant', tenant), 'answer'))
+    if not is_sane(usual) then usual = false end
+    books.answers[tenant] = usual
+  end
+  return usual and math.min(cost, prompt + usual) or cost
 end
 
 -- Called before a job is added: workers sleep only while nothing waits.

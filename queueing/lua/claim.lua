@@ -154,7 +154,8 @@ local function run(books, head, key, record, claim)
     end_job(books, key, record, 'error', claim.now, claim.keeps, 'body_missing', 'the body of the job is gone')
     return nil
   end
-  local charged = math.max(0, number(record.cost) - number(record.paid))
+  local expected = expected_of(books, tenant_of(record), number(record.cost), math.ceil(#body / 4))
+  local charged = math.max(0, expected - number(record.paid))
   return open(books, key, record, body, charged, claim), charged
 end
 

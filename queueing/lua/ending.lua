@@ -4,6 +4,7 @@ local RECENT_KEPT = 1000
 local SETTLEMENTS_KEPT = 100000   -- far more than any outage of those who take them in should leave
 local DEAD_BODY_KEPT_MS = 604800000 -- a week: long enough to find out why, and to redrive
 local ANSWERED_DECAY = 0.99       -- of the tokens answered per token estimated: about the last hundred jobs
+local ANSWER_GAIN = 0.05          -- of a tenant's usual answer: about its last twenty jobs
 
 -- Whether a token stream's entry has the form of ours. Its tokens and part, else nil.
 local function position(entry)
@@ -103,10 +104,14 @@ local function service_so_far(tag, key, record, tokens)
   return math.max(0, math.ceil(number(prompt) / 4) + tokens - number(record.paid))
 end
 
--- For the prediction of waits: how much of an estimate is really answered.
-local function learn(books, record, tokens)
-  put(books, 'answered', get(books, 'answered') * ANSWERED_DECAY + tokens)
-  put(books, 'estimated', get(books, 'estimated') * ANSWERED_DECAY + number(record.cost))
+-- How long answers really get: of the lane, to predict waits, and of the tenant, to charge for its next jobs.
+local function learn(tag, record, tokens)
+  local lane, tenant = name(tag, 'lane'), name(tag, 'tenant', tenant_of(record))
+  local so_far = shared(tag, 'HMGET', lane, 'answered', 'estimated')
+  shared(tag, 'HSET', lane, 'answered', number(so_far[1]) * ANSWERED_DECAY + tokens,
+    'estimated', number(so_far[2]) * ANSWERED_DECAY + number(record.cost))
+  local usual = tonumber(shared(tag, 'HGET', tenant, 'answer'))
+  shared(tag, 'HSET', tenant, 'answer', is_sane(usual) and usual + ANSWER_GAIN * (tokens - usual) or tokens)
 end
 
 -- What the end of a job leaves for others: the newest ends, the quotas' settlement, the dead letter.
@@ -136,7 +141,7 @@ local function close(books, key, record, e, now, keeps)
   if is_running(record) then
     shared(tag, 'ZREM', name(tag, 'lease'), key)
     settle(books, record, e.served or service_so_far(tag, key, record, tokens))
-    learn(books, record, tokens)
+    learn(tag, record, tokens)
   end
   if number(record.deadline) > 0 then shared(tag, 'ZREM', name(tag, 'due'), key) end
   tell(tag, key, record, e, tokens, now)
