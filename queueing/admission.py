@@ -15,7 +15,12 @@ from dataclasses import replace
 from hashlib import sha256
 from random import Random, SystemRandom
 
-from headway.queueing.errors import QueueingError, QueueUnavailableError, UnknownJobError
+from headway.queueing.errors import (
+    QueueingError,
+    QueueUnavailableError,
+    QuotaExceededError,
+    UnknownJobError,
+)
 from headway.queueing.ids import JobId, check_key, lane_of, new_key
 from headway.queueing.messages import Job, encode_job
 from headway.queueing.protocol import Queue, Submitted
@@ -50,8 +55,19 @@ class Admission:
         if not limits.has_quotas:
             return await self._queue.submit(filled, key=key, asked=_if_other(job, filled))
         job_id = JobId(lane_of(job.model), check_key(key) if key is not None else self._key_of(job))
-        reservation = await self._reserve(filled, str(job_id), limits)
-        return await self._submit(filled, job_id, reservation, _if_other(job, filled))
+        posted = _if_other(job, filled)
+        try:
+            reservation = await self._reserve(filled, str(job_id), limits)
+        except QuotaExceededError:
+            # A repeat asks for nothing more than what was admitted before.
+            may_repeat = key is not None or job.idempotency_key is not None
+            earlier = (
+                await self._queue.repeat_of(filled, key=job_id.key, asked=posted) if may_repeat else None
+            )
+            if earlier is None:
+                raise
+            return earlier
+        return await self._submit(filled, job_id, reservation, posted)
 
     def _key_of(self, job: Job) -> str:
         """A fresh key; for the same idempotency key and body the same one, so that a repeat reserves once."""

@@ -50,6 +50,11 @@ class MemoryQueue(MemoryConsumerSide, MemoryListingSide):
             job.model, encode_job(job), key=key, reserved=reserved, asked_body=asked_body
         )
 
+    async def repeat_of(self, job: Job, *, key: str, asked: Job | None = None) -> Submitted | None:
+        """See ``Queue.repeat_of``."""
+        asked_body = None if asked is None else encode_job(asked)
+        return self._store.repeat_of(job.model, check_key(key), encode_job(job), asked_body)
+
     async def submit_body(
         self,
         model: str,

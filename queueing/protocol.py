@@ -191,6 +191,13 @@ class Queue(Protocol):
         """
         ...
 
+    async def repeat_of(self, job: Job, *, key: str, asked: Job | None = None) -> Submitted | None:
+        """The job accepted earlier that this one repeats, by its key or idempotency key; None: it is new.
+
+        Raises IdempotencyConflictError, InvalidJobError, QueueUnavailableError.
+        """
+        ...
+
     async def read(self, job_id: str, after: Cursor, *, wait_seconds: float) -> tuple[StreamEvent, ...]:
         """The entries after a cursor, at most 256 of them; waits for the first one up to ``wait_seconds``.
 

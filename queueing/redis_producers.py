@@ -11,6 +11,7 @@ from headway.queueing.codec import decode_result
 from headway.queueing.errors import (
     IdempotencyConflictError,
     InvalidJobError,
+    QueueFullError,
     UnknownJobError,
     queue_full,
     unknown_job,
@@ -51,6 +52,24 @@ class ProducerSide(RedisSide):
         return await self.submit_body(
             job.model, encode_job(job), key=key, reserved=reserved, asked_fields=asked_fields
         )
+
+    async def repeat_of(self, job: Job, *, key: str, asked: Job | None = None) -> Submitted | None:
+        """See ``Queue.repeat_of``."""
+        asked_fields = "" if asked is None else fields_as_asked(job, asked)
+        _, *limits = self._limits
+        try:  # into a lane that takes no job at all, a repeat still gets its answer
+            return await self._post(
+                "headway_submit",
+                lane_of(job.model),
+                check_key(key),
+                encode_job(job),
+                0,
+                *limits,
+                "",
+                asked_fields,
+            )
+        except QueueFullError:
+            return None
 
     async def submit_body(
         self,

@@ -292,12 +292,30 @@ async def test_a_repeat_after_a_lost_reply_is_the_same_job_and_billed_once(desk:
     assert (await desk.usage()).in_flight == 1
     await desk.answer(await bench.claim_one(), prompt_tokens=10, tokens=5)
     await settle(bench.queue, MODEL)
-    await desk.limit(rpm=2)
-    late = await desk.post(idempotency_key="order-7", sampling={"max_tokens": 100})
-    assert (late.job_id, late.created) == (first.job_id, False)
-    usage = await desk.usage()
-    assert (usage.in_flight, usage.spent_tokens) == (0, 15)
+    for requests in (1, 2):  # with nothing left, and with room for another
+        await desk.limit(rpm=requests)
+        late = await desk.post(idempotency_key="order-7", sampling={"max_tokens": 100})
+        assert (late.job_id, late.created) == (first.job_id, False)
+        usage = await desk.usage()
+        assert (usage.in_flight, usage.spent_tokens) == (0, 15)
     assert await desk.remaining_requests() == 1
+
+
+async def test_a_repeat_of_a_key_passes_whatever_is_left(desk: Desk, bench: Bench) -> None:
+    await desk.limit(concurrency=1)
+    first = await desk.post("k1")
+    await desk.answer(await bench.claim_one(), 1, 1)
+    await desk.post("k2")
+    assert await desk.post("k1") == first.__class__(first.job_id, created=False)
+    await desk.refused()
+
+
+async def test_another_body_is_a_conflict_also_when_nothing_is_left(desk: Desk) -> None:
+    await desk.limit(rpm=1)
+    await desk.post(idempotency_key="i")
+    with pytest.raises(IdempotencyConflictError):
+        await desk.post(idempotency_key="i", prompt="something else")
+    await desk.refused(idempotency_key="new")
 
 
 async def test_parallel_repeats_are_one_job_and_one_reservation(desk: Desk, bench: Bench) -> None:

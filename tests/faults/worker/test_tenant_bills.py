@@ -47,10 +47,9 @@ async def main():
     print("ready", flush=True)
     sys.stdin.readline()
     outcomes = await asyncio.gather(*(admission.submit(job) for _ in range(count)), return_exceptions=True)
-    others = [each for each in outcomes if isinstance(each, Exception) and not isinstance(each, QuotaExceededError)]
-    if others:
-        raise others[0]
     refused = sum(isinstance(each, QuotaExceededError) for each in outcomes)
+    if refused < sum(isinstance(each, Exception) for each in outcomes):
+        raise ExceptionGroup("not refused, but failed", [e for e in outcomes if isinstance(e, Exception)])
     print(json.dumps([count - refused, refused]), flush=True)
     await queue.close()
 
