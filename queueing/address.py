@@ -10,10 +10,11 @@ redis+sentinel://[user:password@]host[:port],…/name    the primary called ``na
 rediss://, rediss+cluster://, rediss+sentinel://       the same over TLS
 ====================================================== =====================================================
 
-Options after ``?``: ``username``, ``password``, ``db``, ``sentinel_username``, ``sentinel_password``; with
-TLS ``ssl_ca_certs`` (the CA's file), ``ssl_certfile`` and ``ssl_keyfile`` (our own certificate),
-``ssl_check_hostname=no`` (for addresses that the certificate does not name) and ``ssl_cert_reqs=none``
-(trusts anybody). They are called as in redis-py, whose URLs the first kinds are.
+Options after ``?``: ``username``, ``password``, ``db``, ``sentinel_username``, ``sentinel_password``;
+``replicas=1``: a job counts as accepted only when that many replicas have it. With TLS ``ssl_ca_certs`` (the
+CA's file), ``ssl_certfile`` and ``ssl_keyfile`` (our own certificate), ``ssl_check_hostname=no`` (for
+addresses that the certificate does not name) and ``ssl_cert_reqs=none`` (trusts anybody). They are called as
+in redis-py, whose URLs the first kinds are.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Place = tuple[str, int]
 PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
 _SCHEME: Final = re.compile(r"(?:(?P<unix>unix)|redis(?P<tls>s?)(?:\+(?P<kind>cluster|sentinel))?)\Z")
-_PLAIN_OPTIONS: Final = ("username", "password", "db")
+_PLAIN_OPTIONS: Final = ("username", "password", "db", "replicas")
 _SENTINEL_OPTIONS: Final = ("sentinel_username", "sentinel_password")
 _TLS_OPTIONS: Final = (
     "ssl_ca_certs",
@@ -75,6 +76,8 @@ class Address:
     sentinel_username: str = ""
     sentinel_password: str = ""
     tls: Tls | None = None
+    replicas: int = 0
+    """How many replicas must have a job before it counts as accepted."""
 
     @property
     def is_encrypted(self) -> bool:
@@ -120,6 +123,7 @@ def parse_address(url: str) -> Address:
         sentinel_username=options.get("sentinel_username", ""),
         sentinel_password=options.get("sentinel_password", ""),
         tls=_tls(options) if has_tls else None,
+        replicas=_replicas(options.get("replicas", "0")),
     )
 
 
@@ -187,6 +191,12 @@ def _database(kind: Kind, text: str) -> int:
         raise InvalidUrlError(f"{text!r} is no database: a number such as 0")
     if kind == "cluster" and int(text):
         raise InvalidUrlError("a Cluster has database 0 only")
+    return int(text)
+
+
+def _replicas(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) < 100):
+        raise InvalidUrlError(f"replicas is a number of replicas such as 1, not {text!r}")
     return int(text)
 
 

@@ -9,6 +9,8 @@ What redis-py does by default, and what is chosen here instead:
   reconnects, and so on into the recursion limit. None: time-outs and TCP keep-alive find dead links.
 - RESP3 brings push messages, and switches off the check for unread data at check-out of a connection: RESP2.
 - Replies are reshaped by command: the table of reply parsers is emptied, and we read what the server sent.
+- Each connection tells the client library's name, which Redis 7.0 does not understand and access rules may
+  refuse: it does not.
 - Each TLS connection loads the trusted certificates anew, some 20 ms: all of a node share them.
 """
 
@@ -36,6 +38,9 @@ Argument: TypeAlias = "str | bytes | int | float"
 SOCKET_SECONDS: Final = 5.0
 CALL_SECONDS = 8.0
 """A whole call with its retries and reconnections, each of which has the socket's time-out for itself."""
+
+REPLICATION_MS: Final = 2000
+"""Replicas answer within a round trip, or something is wrong with them."""
 
 CONNECTIONS: Final = 16
 """More do not help: a command takes the server microseconds, and many share one pipeline."""
@@ -91,6 +96,21 @@ class Node:
         except FunctionMissingError:
             await self.load_functions()
             return await self.call(*command)
+
+    async def replicated_fcall(self, replicas: int, function: str, tag: str, *arguments: Argument) -> Reply:
+        """``fcall``, then wait until so many replicas have what it wrote; else QueueUnavailableError."""
+        batch = (("FCALL", function, 1, tag, *arguments), ("WAIT", replicas, REPLICATION_MS))
+        reply, reached = await self.pipeline(batch)
+        if isinstance(reply, FunctionMissingError):
+            await self.load_functions()
+            reply, reached = await self.pipeline(batch)
+        for each in (reply, reached):
+            if isinstance(each, Exception):
+                raise each
+        assert isinstance(reached, int)
+        if reached < replicas:
+            raise QueueUnavailableError(f"only {reached} of {replicas} replicas have it: try again")
+        return reply
 
     async def load_functions(self) -> None:
         """Give the server our function library."""
@@ -179,6 +199,7 @@ def _redis(pool_class: Any, *, retries: int, **options: Any) -> Any:
         socket_connect_timeout=SOCKET_SECONDS,
         health_check_interval=0,
         client_name="headway",
+        driver_info=None,
         retry=Retry(ExponentialWithJitterBackoff(base=0.02, cap=0.3), retries),
         **options,
     )

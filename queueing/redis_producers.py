@@ -101,7 +101,7 @@ class ProducerSide(RedisSide):
     async def _post(self, function: str, lane: str, *arguments: Argument) -> Submitted:
         """Call a function that accepts jobs, and turn its answer into a value or an error."""
         try:
-            reply = await self._server.fcall(function, LaneKeys(lane).tag, *arguments)
+            reply = await self._server.durable_fcall(function, LaneKeys(lane).tag, *arguments)
         except RefusedError as error:
             raise _refusal(error) from None
         outcome, what, *rest = (part.decode() for part in cast("list[bytes]", reply))

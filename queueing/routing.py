@@ -16,7 +16,7 @@ _WITHOUT_KEY: Final = frozenset(
 def slot_of(command: tuple[Argument, ...]) -> int | None:
     """The slot of the first key of a command; None for one without keys. All its keys must share the slot."""
     name = str(command[0]).upper()
-    if name in _WITHOUT_KEY:
+    if name in _WITHOUT_KEY or len(command) == 1:
         return None
     if name in {"FCALL", "FCALL_RO"}:
         return _slot(command[3])

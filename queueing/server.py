@@ -63,6 +63,19 @@ class Server:
             self._on_node(slot, lambda node: node.fcall(function, tag, *arguments))
         )
 
+    async def durable_fcall(self, function: str, tag: str, *arguments: Argument) -> Reply:
+        """``fcall`` whose effect is on as many replicas as the URL asks for when it returns.
+
+        Otherwise it raises QueueUnavailableError, although the effect may be there: repeat the call.
+        """
+        replicas = self.address.replicas
+        if not replicas:
+            return await self.fcall(function, tag, *arguments)
+        slot = slot_of(("FCALL", function, 1, tag))
+        return await self._finish_anyway(
+            self._on_node(slot, lambda node: node.replicated_fcall(replicas, function, tag, *arguments))
+        )
+
     async def pipeline(self, commands: Iterable[tuple[Argument, ...]]) -> list[Reply]:
         """Several commands in one round trip, not atomic; a command's own error is its reply."""
         batch = list(commands)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from headway.queueing.errors import QueueUnavailableError, ServerUnsuitableError
@@ -35,7 +36,7 @@ async def _prepare(server: Node) -> list[str]:
         facts = {}
         warnings.append("INFO is not allowed here: version, eviction and persistence were not checked")
     if facts:
-        _check_version(facts)
+        check_version(facts)
         _check_role(facts)
         warnings += _eviction(facts) + _persistence(facts)
     warnings += await _load_functions(server)
@@ -48,7 +49,8 @@ def facts_of(reply: Any) -> dict[str, str]:
     return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
 
 
-def _check_version(facts: dict[str, str]) -> None:
+def check_version(facts: Mapping[str, str]) -> None:
+    """Raise ServerUnsuitableError for a server without function libraries."""
     # Valkey states a redis_version for old clients, and its own beside it.
     product = "Valkey" if "valkey_version" in facts else "Redis"
     version = facts.get("valkey_version") or facts.get("redis_version", "")

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from headway.services import cli_options as options
+from headway.services.cli_doctor import add_doctor_command
 from headway.services.cli_jobs import add_job_commands
 from headway.services.cli_simulate import add_simulate_command
 from headway.services.cli_tenants import add_tenant_commands
@@ -233,6 +234,7 @@ def schema() -> None:
     print(json.dumps(job_schema(), indent=2))
 
 
+add_doctor_command(app)
 add_job_commands(app)
 add_tenant_commands(app)
 add_simulate_command(app)

@@ -40,6 +40,7 @@ from headway.services.settings import mask_password
             "rediss+cluster://a?ssl_ca_certs=/ca.crt&ssl_certfile=/c.crt&ssl_keyfile=/c.key&ssl_check_hostname=no",
             Address("cluster", (("a", 6379),), tls=Tls("/ca.crt", "/c.crt", "/c.key", checks_hostname=False)),
         ),
+        ("redis://a?replicas=2", Address("one", (("a", 6379),), replicas=2)),
         ("rediss://a?ssl_cert_reqs=none", Address("one", (("a", 6379),), tls=Tls(checks_certificate=False))),
     ],
 )
@@ -69,6 +70,7 @@ def test_each_way_to_say_it_is_understood(url: str, address: Address) -> None:
         ("redis://a?ssl_ca_certs=/ca", "needs TLS"),
         ("redis://a?timeout=1", "username, password, db"),
         ("redis://a?db=1&db=2", "twice"),
+        ("redis://a?replicas=some", "number of replicas"),
         ("redis://a?sentinel_password=x", "not known"),
         ("rediss://a?ssl_keyfile=/k", "ssl_certfile"),
         ("rediss://a?ssl_cert_reqs=optional", "required or none"),
