@@ -48,7 +48,7 @@ config:{sys}                hash       tenants, keys: versions, grow with each c
                                        named: digest and tenants of the tenants.toml applied
 reserving:{sys}             zset       tenant that may have reservations -> said so (ms)     8 days
 keeper:{sys}                string     somebody looks after reservations now                 a few seconds
-rl:{t:<tenant>}             hash       the account: buckets of requests and tokens, budget   8 days
+rl:{t:<tenant>}             string     the account: buckets of requests and tokens, budget   8 days
 inf:{t:<tenant>}            zset       reserved job in flight -> end of its lease (ms)       8 days
 wait:{t:<tenant>}           zset       those of them that wait -> reserved when (ms)         8 days
 res:{t:<tenant>}            hash       job -> tokens, prompt, state, since, nonce            8 days

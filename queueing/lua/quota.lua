@@ -19,94 +19,101 @@ local LONGEST_LEASE_MS = 3600000
 local GONE_KEPT_MS, GONE_KEPT = 86400000, 10000
 local BOOKS_KEPT_MS = 691200000 -- 8 days: no job's deadline is longer
 local SWEPT_PER_CALL = 100
-local ACCOUNT = {'r_level', 'r_at', 'r_hold', 'r_rate', 't_level', 't_at', 't_hold', 't_rate', 'day', 'spent', 'held',
-  'jobs', 'tokens'}
+local ACCOUNT = {pattern = '^' .. ('(%d+) '):rep(14), format = ('%d '):rep(14)}
 
 local function now_us()
   local time = redis.call('TIME')
   return time[1] * 1000000 + time[2]
 end
 
--- A number of the account; what nobody of us can have written counts as none.
-local function figure(text)
-  local value = tonumber(text)
-  return value and value >= 0 and value < 2 ^ 53 and math.floor(value) or 0
-end
-
+local function digits(value) return ('%d'):format(value) end
 local function in_ms(microseconds) return math.floor(microseconds / 1000) end
 
--- The tenant's account: r_* and t_* are the buckets of requests and tokens, `day` and `spent` the daily budget,
--- `held` the tokens reserved in flight, `jobs` and `tokens` those of them that wait. A key of another type is no
--- account: it goes, since every call would fail.
-local function open_account(tag, now)
-  for key, kind in pairs({rl = 'hash', res = 'hash', inf = 'zset', wait = 'zset', gone = 'zset'}) do
-    local found = redis.call('TYPE', name(tag, key)).ok
-    if found ~= kind and found ~= 'none' then redis.call('DEL', name(tag, key)) end
+-- One command on one of the tenant's keys. A key that somebody filled with another type would make every call fail,
+-- and in the middle: it goes, and the command is repeated.
+local function on(tag, command, key, ...)
+  local reply = redis.pcall(command, name(tag, key), ...)
+  if type(reply) == 'table' and reply.err then
+    if reply.err:find('WRONGTYPE', 1, true) then redis.call('DEL', name(tag, key)) end
+    return redis.call(command, name(tag, key), ...)
   end
-  local values, account = redis.call('HMGET', name(tag, 'rl'), unpack(ACCOUNT)), {}
-  for at, field in ipairs(ACCOUNT) do account[field] = figure(values[at]) end
-  local day = math.floor(now / DAY_US)
-  if account.day ~= day then account.day, account.spent = day, 0 end
-  return account
+  return reply
+end
+
+-- The tenant's account: the buckets of requests and tokens; `day` and `spent`, the daily budget; `held`, the tokens
+-- reserved in flight; `jobs` and `tokens`, those of them that wait; `dated`, when the keys' lifetimes were last set.
+-- One string, which is read and written faster than a hash. What none of us can have written is an empty account.
+local function open_account(tag, now)
+  local figures = {(on(tag, 'GET', 'rl') or ''):match(ACCOUNT.pattern)}
+  for at = 1, 14 do
+    local value = tonumber(figures[at])
+    figures[at] = value and value < 2 ^ 53 and value or 0
+  end
+  local day, spent = figures[9], figures[10]
+  if day ~= math.floor(now / DAY_US) then day, spent = math.floor(now / DAY_US), 0 end
+  return {
+    requests = {level = figures[1], at = figures[2], hold = figures[3], rate = figures[4]},
+    tokens = {level = figures[5], at = figures[6], hold = figures[7], rate = figures[8]},
+    day = day, spent = spent, held = figures[11], waiting_jobs = figures[12], waiting_tokens = figures[13],
+    dated = figures[14],
+  }
 end
 
 local function close_account(tag, account)
-  local flat = {}
-  for _, field in ipairs(ACCOUNT) do
-    flat[#flat + 1] = field
-    flat[#flat + 1] = whole(account[field])
+  if account.dated ~= account.day then -- once a day is enough, and costs less than always
+    account.dated = account.day
+    for _, key in ipairs({'res', 'inf', 'wait', 'gone'}) do redis.call('PEXPIRE', name(tag, key), BOOKS_KEPT_MS) end
   end
-  redis.call('HSET', name(tag, 'rl'), unpack(flat))
-  redis.call('PEXPIRE', name(tag, 'rl'), BOOKS_KEPT_MS)
+  local r, t = account.requests, account.tokens
+  local text = ACCOUNT.format:format(r.level, r.at, r.hold, r.rate, t.level, t.at, t.hold, t.rate, account.day,
+    account.spent, account.held, account.waiting_jobs, account.waiting_tokens, account.dated)
+  on(tag, 'SET', 'rl', text, 'PX', BOOKS_KEPT_MS)
 end
 
 -- -- buckets -----------------------------------------------------------------------------------------
 
-local function drain(account, of, now)
-  local at, hold = account[of .. '_at'], account[of .. '_hold']
-  if at > now or hold > now + BURST_US then at, hold = now, now end -- the server's clock was set back
-  if now >= hold then
-    account[of .. '_level'] = math.max(0, account[of .. '_level'] - (now - at) * account[of .. '_rate'])
-    at = now
+local function drain(bucket, now)
+  if bucket.at > now or bucket.hold > now + BURST_US then bucket.at, bucket.hold = now, now end -- a clock set back
+  if now >= bucket.hold then
+    bucket.level = math.max(0, bucket.level - (now - bucket.at) * bucket.rate)
+    bucket.at = now
   end
-  account[of .. '_at'], account[of .. '_hold'] = at, hold
 end
 
 -- From now on the bucket drains at this limit; without one there is nothing in it.
-local function set_rate(account, of, limit, now)
-  drain(account, of, now)
-  account[of .. '_rate'] = limit or 0
-  if not limit then account[of .. '_level'] = 0 end
+local function set_rate(bucket, limit, now)
+  drain(bucket, now)
+  bucket.rate = limit or 0
+  if not limit then bucket.level = 0 end
 end
 
 -- Fills a bucket that has a limit; a negative amount is given back.
-local function fill(account, of, amount, now)
-  if account[of .. '_rate'] == 0 then return end
-  drain(account, of, now)
-  local level = account[of .. '_level']
-  if level == 0 and amount > 0 then account[of .. '_at'], account[of .. '_hold'] = now, now + BURST_US end
-  account[of .. '_level'] = math.max(0, level + amount * UNITS)
+local function fill(bucket, amount, now)
+  if bucket.rate == 0 then return end
+  drain(bucket, now)
+  if bucket.level == 0 and amount > 0 then bucket.at, bucket.hold = now, now + BURST_US end
+  bucket.level = math.max(0, bucket.level + amount * UNITS)
 end
 
 -- Microseconds until a bucket, drained up to now, is down to `level`.
-local function until_level(account, of, level, now)
-  local over = account[of .. '_level'] - level
+local function until_level(bucket, level, now)
+  local over = bucket.level - level
   if over <= 0 then return 0 end
-  return math.max(account[of .. '_at'] + math.ceil(over / account[of .. '_rate']), account[of .. '_hold']) - now
+  return math.max(bucket.at + math.ceil(over / bucket.rate), bucket.hold) - now
 end
 
 -- What is left of a limit now, and the milliseconds until all of it is.
-local function left(account, of, limit, now)
+local function left(bucket, limit, now)
   if not limit then return '', '' end
-  return whole(math.max(0, math.floor((limit * UNITS - account[of .. '_level']) / UNITS))),
-    whole(math.ceil(until_level(account, of, 0, now) / 1000))
+  return digits(math.max(0, math.floor((limit * UNITS - bucket.level) / UNITS))),
+    digits(math.ceil(until_level(bucket, 0, now) / 1000))
 end
 
 -- -- reservations ------------------------------------------------------------------------------------
 
 -- A reservation: tokens, those of them for the prompt, state ('q' waits, 'r' runs, 'g' gone), since (ms), nonce.
 local function reservation(tag, job)
-  local text = redis.call('HGET', name(tag, 'res'), job)
+  local text = on(tag, 'HGET', 'res', job)
   if not text then return nil end
   local tokens, prompt, state, since, nonce = text:match('^(%d+) (%d+) ([qrg]) (%d+) (%S+)$')
   if not tokens then return nil end
@@ -114,8 +121,8 @@ local function reservation(tag, job)
 end
 
 local function write_reservation(tag, job, r)
-  redis.call('HSET', name(tag, 'res'), job,
-    string.format('%.0f %.0f %s %.0f %s', r.tokens, r.prompt, r.state, r.since, r.nonce))
+  on(tag, 'HSET', 'res', job,
+    string.format('%d %d %s %d %s', r.tokens, r.prompt, r.state, r.since, r.nonce))
 end
 
 -- Counts a reservation as in flight. The longer it has been, the longer it need not be looked at again.
@@ -124,38 +131,39 @@ local function hold(tag, account, job, r, state, lease_ms, now)
   r.state = state
   write_reservation(tag, job, r)
   local lease = math.min(math.max(lease_ms, at_ms - r.since), LONGEST_LEASE_MS)
-  redis.call('ZADD', name(tag, 'inf'), whole(at_ms + lease), job)
+  on(tag, 'ZADD', 'inf', digits(at_ms + lease), job)
   account.held = account.held + r.tokens
   if state == 'q' then
-    redis.call('ZADD', name(tag, 'wait'), whole(r.since), job)
-    account.jobs, account.tokens = account.jobs + 1, account.tokens + r.tokens
+    on(tag, 'ZADD', 'wait', digits(r.since), job)
+    account.waiting_jobs, account.waiting_tokens = account.waiting_jobs + 1, account.waiting_tokens + r.tokens
   end
 end
 
 -- Takes a reservation that is in flight out of the account's counts.
 local function let_go(tag, account, job, r)
-  redis.call('ZREM', name(tag, 'inf'), job)
+  on(tag, 'ZREM', 'inf', job)
   account.held = math.max(0, account.held - r.tokens)
   if r.state == 'q' then
-    redis.call('ZREM', name(tag, 'wait'), job)
-    account.jobs, account.tokens = math.max(0, account.jobs - 1), math.max(0, account.tokens - r.tokens)
+    on(tag, 'ZREM', 'wait', job)
+    account.waiting_jobs = math.max(0, account.waiting_jobs - 1)
+    account.waiting_tokens = math.max(0, account.waiting_tokens - r.tokens)
   end
 end
 
-local function forget(tag, job)
-  redis.call('HDEL', name(tag, 'res'), job)
-  redis.call('ZREM', name(tag, 'gone'), job)
+local function forget(tag, job, state)
+  on(tag, 'HDEL', 'res', job)
+  if state == 'g' then on(tag, 'ZREM', 'gone', job) end
 end
 
 local function give_back(account, r, now)
-  fill(account, 'r', -1, now)
-  fill(account, 't', -r.tokens, now)
+  fill(account.requests, -1, now)
+  fill(account.tokens, -r.tokens, now)
 end
 
 -- Ends the reservations whose lease has: what they held is given back.
 local function sweep(tag, account, now)
-  local at_ms, gone = in_ms(now), name(tag, 'gone')
-  local ended = redis.call('ZRANGEBYSCORE', name(tag, 'inf'), '-inf', at_ms, 'LIMIT', 0, SWEPT_PER_CALL)
+  local at_ms = in_ms(now)
+  local ended = on(tag, 'ZRANGEBYSCORE', 'inf', '-inf', digits(at_ms), 'LIMIT', 0, SWEPT_PER_CALL)
   for _, job in ipairs(ended) do
     local r = reservation(tag, job)
     if r then
@@ -163,25 +171,25 @@ local function sweep(tag, account, now)
       give_back(account, r, now)
       r.state = 'g'
       write_reservation(tag, job, r)
-      redis.call('ZADD', gone, at_ms, job)
+      on(tag, 'ZADD', 'gone', digits(at_ms), job)
     else
-      redis.call('ZREM', name(tag, 'inf'), job)
+      on(tag, 'ZREM', 'inf', job)
     end
   end
   if #ended == 0 then return end
-  local old = redis.call('ZRANGEBYSCORE', gone, '-inf', at_ms - GONE_KEPT_MS, 'LIMIT', 0, SWEPT_PER_CALL)
-  local over = redis.call('ZCARD', gone) - GONE_KEPT
+  local old = on(tag, 'ZRANGEBYSCORE', 'gone', '-inf', digits(at_ms - GONE_KEPT_MS), 'LIMIT', 0, SWEPT_PER_CALL)
+  local over = on(tag, 'ZCARD', 'gone') - GONE_KEPT
   if over > 0 then
-    for _, job in ipairs(redis.call('ZRANGE', gone, 0, over - 1)) do old[#old + 1] = job end
+    for _, job in ipairs(on(tag, 'ZRANGE', 'gone', 0, over - 1)) do old[#old + 1] = job end
   end
-  for _, job in ipairs(old) do forget(tag, job) end
+  for _, job in ipairs(old) do forget(tag, job, 'g') end
 end
 
 -- Makes a lapsed reservation again: its job lives after all, so nothing is asked.
 local function revive(tag, account, job, r, state, lease_ms, now)
-  redis.call('ZREM', name(tag, 'gone'), job)
-  fill(account, 'r', 1, now)
-  fill(account, 't', r.tokens, now)
+  on(tag, 'ZREM', 'gone', job)
+  fill(account.requests, 1, now)
+  fill(account.tokens, r.tokens, now)
   hold(tag, account, job, r, state, lease_ms, now)
 end
 
@@ -194,10 +202,13 @@ local function refusal(tag, account, tokens, limits, now)
   local function refuse(limit, wait)
     if wait > longest then by, longest = limit, wait end
   end
-  local in_flight = redis.call('ZCOUNT', name(tag, 'inf'), '(' .. whole(in_ms(now)), '+inf')
-  if limits.concurrency and in_flight >= limits.concurrency then refuse('concurrency', SOON_US) end
-  if limits.queued_jobs and account.jobs >= limits.queued_jobs then refuse('queued_jobs', SOON_US) end
-  if limits.queued_tokens and account.tokens > 0 and account.tokens + tokens > limits.queued_tokens then
+  if limits.concurrency
+    and on(tag, 'ZCOUNT', 'inf', '(' .. digits(in_ms(now)), '+inf') >= limits.concurrency then
+    refuse('concurrency', SOON_US)
+  end
+  if limits.queued_jobs and account.waiting_jobs >= limits.queued_jobs then refuse('queued_jobs', SOON_US) end
+  if limits.queued_tokens and account.waiting_tokens > 0
+    and account.waiting_tokens + tokens > limits.queued_tokens then
     refuse('queued_tokens', SOON_US)
   end
   if limits.daily_tokens then
@@ -208,9 +219,9 @@ local function refusal(tag, account, tokens, limits, now)
       refuse('daily_tokens', SOON_US)
     end
   end
-  if limits.rpm then refuse('rpm', until_level(account, 'r', (limits.rpm - 1) * UNITS, now)) end
+  if limits.rpm then refuse('rpm', until_level(account.requests, (limits.rpm - 1) * UNITS, now)) end
   if limits.tpm then
-    refuse('tpm', until_level(account, 't', (limits.tpm - math.min(tokens, limits.tpm)) * UNITS, now))
+    refuse('tpm', until_level(account.tokens, (limits.tpm - math.min(tokens, limits.tpm)) * UNITS, now))
   end
   return by, longest
 end
@@ -226,8 +237,8 @@ register('headway_reserve', function(keys, args)
   local now, outcome, wait = now_us(), 'ok', 0
   local account = open_account(tag, now)
   sweep(tag, account, now)
-  set_rate(account, 'r', limits.rpm, now)
-  set_rate(account, 't', limits.tpm, now)
+  set_rate(account.requests, limits.rpm, now)
+  set_rate(account.tokens, limits.tpm, now)
   local r = reservation(tag, job)
   if r then
     outcome, nonce = 'again', r.nonce
@@ -245,16 +256,15 @@ register('headway_reserve', function(keys, args)
       -- The bucket takes no more than it holds: the rest of a larger job is settled at its end.
       r = {tokens = limits.tpm and math.min(tokens, limits.tpm) or tokens, prompt = tonumber(args[5]),
         since = in_ms(now), nonce = nonce}
-      fill(account, 'r', 1, now)
-      fill(account, 't', r.tokens, now)
+      fill(account.requests, 1, now)
+      fill(account.tokens, r.tokens, now)
       hold(tag, account, job, r, 'q', lease_ms, now)
-      for _, key in ipairs({'res', 'inf', 'wait'}) do redis.call('PEXPIRE', name(tag, key), BOOKS_KEPT_MS) end
     end
   end
   close_account(tag, account)
-  local requests, requests_ms = left(account, 'r', limits.rpm, now)
-  local tokens_left, tokens_ms = left(account, 't', limits.tpm, now)
-  return {outcome, nonce, whole(wait), requests, requests_ms, tokens_left, tokens_ms}
+  local requests, requests_ms = left(account.requests, limits.rpm, now)
+  local tokens_left, tokens_ms = left(account.tokens, limits.tpm, now)
+  return {outcome, nonce, digits(wait), requests, requests_ms, tokens_left, tokens_ms}
 end)
 
 -- Calls act(account, now, job, reservation, …) for each group of `size` arguments, `job` and `nonce` in front, that
@@ -281,7 +291,7 @@ register('headway_unreserve', function(keys, args)
       let_go(tag, account, job, r)
       give_back(account, r, now)
     end
-    forget(tag, job)
+    forget(tag, job, r.state)
   end)
 end, {'allow-oom'})
 
@@ -294,14 +304,14 @@ register('headway_settle', function(keys, args)
     -- Without a worker's word nobody counted the prompt; it was computed if anything was published.
     if tonumber(prompt) == 0 and used > 0 then used = used + r.prompt end
     if r.state == 'g' then
-      fill(account, 'r', 1, now)
-      fill(account, 't', used, now)
+      fill(account.requests, 1, now)
+      fill(account.tokens, used, now)
     else
       let_go(tag, account, job, r)
-      fill(account, 't', used - r.tokens, now)
+      fill(account.tokens, used - r.tokens, now)
     end
     account.spent = account.spent + used
-    forget(tag, job)
+    forget(tag, job, r.state)
   end)
 end, {'allow-oom'})
 
@@ -322,14 +332,14 @@ end, {'allow-oom'})
 -- FCALL headway_reservations 1 {t:tenant} <ms> <limit>: those whose lease ends within so many ms, the next first;
 -- '' instead: those that wait, the oldest first -> how many are in flight, then <job id> <nonce> for each
 register('headway_reservations', function(keys, args)
-  local tag, inf = keys[1], name(keys[1], 'inf')
-  local jobs
+  local tag, jobs = keys[1], nil
   if args[1] == '' then
-    jobs = redis.call('ZRANGE', name(tag, 'wait'), 0, tonumber(args[2]) - 1)
+    jobs = on(tag, 'ZRANGE', 'wait', 0, tonumber(args[2]) - 1)
   else
-    jobs = redis.call('ZRANGEBYSCORE', inf, '-inf', in_ms(now_us()) + tonumber(args[1]), 'LIMIT', 0, args[2])
+    local until_ms = digits(in_ms(now_us()) + tonumber(args[1]))
+    jobs = on(tag, 'ZRANGEBYSCORE', 'inf', '-inf', until_ms, 'LIMIT', 0, args[2])
   end
-  local found = {whole(redis.call('ZCARD', inf))}
+  local found = {digits(on(tag, 'ZCARD', 'inf'))}
   for _, job in ipairs(jobs) do
     local r = reservation(tag, job)
     if r then
@@ -338,7 +348,7 @@ register('headway_reservations', function(keys, args)
     end
   end
   return found
-end, {'no-writes'})
+end, {'allow-oom'})
 
 -- FCALL headway_account 1 {t:tenant} <rpm or ''> <tpm or ''>
 -- -> in flight, waiting jobs, waiting tokens, tokens held, tokens spent today; left as `reserve` says it
@@ -347,13 +357,13 @@ register('headway_account', function(keys, args)
   local account = open_account(tag, now)
   sweep(tag, account, now)
   local rpm, tpm = tonumber(args[1]), tonumber(args[2])
-  set_rate(account, 'r', rpm, now)
-  set_rate(account, 't', tpm, now)
+  set_rate(account.requests, rpm, now)
+  set_rate(account.tokens, tpm, now)
   close_account(tag, account)
-  local requests, requests_ms = left(account, 'r', rpm, now)
-  local tokens, tokens_ms = left(account, 't', tpm, now)
-  return {whole(redis.call('ZCARD', name(tag, 'inf'))), whole(account.jobs), whole(account.tokens),
-    whole(account.held), whole(account.spent), requests, requests_ms, tokens, tokens_ms}
+  local requests, requests_ms = left(account.requests, rpm, now)
+  local tokens, tokens_ms = left(account.tokens, tpm, now)
+  return {digits(on(tag, 'ZCARD', 'inf')), digits(account.waiting_jobs), digits(account.waiting_tokens),
+    digits(account.held), digits(account.spent), requests, requests_ms, tokens, tokens_ms}
 end, {'allow-oom'})
 
 end

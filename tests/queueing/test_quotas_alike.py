@@ -166,3 +166,23 @@ async def compare(url: str, taken: list[Step]) -> None:
         assert await redis.take(("look", 3)) == await memory.take(("look", 3))
     finally:
         await server.close()
+
+
+@pytest.mark.parametrize("key", ["rl", "inf", "res", "wait", "gone"])
+@pytest.mark.parametrize("stray", ["SET", "LPUSH", "SADD"])
+async def test_a_key_that_somebody_filled_with_another_type_stops_no_tenant(
+    redis_url: str, key: str, stray: str
+) -> None:
+    server = Server(redis_url)
+    side = Side(RedisQuotas(server, SETTINGS))
+    await server.call(stray, f"{key}:{{t:{TENANT}}}", "stray")
+    assert await side.reserve("m:0:a", 100) == ("n1", True, [(3, 2, 20_000), (500, 400, 12_000)])
+    assert await side.settle("m:0:a", 10, 20) == 1
+    assert (await side.reserve("m:0:b", 100)) is not None
+    await server.call("DEL", f"{key}:{{t:{TENANT}}}")
+    await server.call(stray, f"{key}:{{t:{TENANT}}}", "stray")
+    for step in (("keep", "m:0:b", True), ("look", 4), ("settle", "m:0:b", 1, 1), ("unreserve", "m:0:b")):
+        await side.take(step)
+    await side.reserve("m:0:c", 10)
+    assert "m:0:c" in str(await side.take(("look", 4)))
+    await server.close()
