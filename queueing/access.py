@@ -35,7 +35,9 @@ _SELF_CHECK: Final = "info function|list function|load multi discard"
 
 _PRODUCER_FUNCTIONS: Final = "submit cancel reap"
 _QUOTA_FUNCTIONS: Final = "settle keep reservations reserving quiet weights"
-_GATEWAY_FUNCTIONS: Final = f"{_PRODUCER_FUNCTIONS} probe reserve unreserve account {_QUOTA_FUNCTIONS}"
+_GATEWAY_FUNCTIONS: Final = (
+    f"{_PRODUCER_FUNCTIONS} probe reserve unreserve account tenants_apply {_QUOTA_FUNCTIONS}"
+)
 _WORKER_FUNCTIONS: Final = (
     f"claim emit finish renew release reap expire_worker mend report heartbeat {_QUOTA_FUNCTIONS}"
 )
@@ -75,7 +77,7 @@ PRODUCER: Final = Role(
     "producer",
     _functions(_PRODUCER_FUNCTIONS),
     tuple(_PRODUCER_COMMANDS.split()),
-    tuple(_ALWAYS.split()),
+    (*_ALWAYS.split(), "subscribe", "xread", "ping"),  # the last ones for clients that are not ours
     keys=f"~*{LANE}*",
 )
 """Posts into one lane and reads its streams; without tenants' limits, which it may not read."""

@@ -23,9 +23,11 @@ from headway import __version__
 from headway.gateway.app import create_app
 from headway.gateway.gateway import Gateway
 from headway.gateway.settings import GatewaySettings as AppSettings
+from headway.queueing.errors import QueueingError
 from headway.queueing.protocol import Queue
+from headway.queueing.tenant_file import TenantFile
 from headway.services.connection import checked_queue, close_queue
-from headway.services.errors import NotReachableError
+from headway.services.errors import NotReachableError, StartError
 from headway.services.http_protocol import BoundedHttpProtocol
 from headway.services.listener import open_listener, url_of
 from headway.services.logs import configure_logging, get_logger
@@ -82,7 +84,7 @@ async def _serve(settings: GatewaySettings, listener: socket.socket) -> None:
     loops: list[asyncio.Task[None]] = []
     try:
         if file is not None:
-            await apply_tenants_file(queue, file)
+            await _apply(queue, file)
         loops = _start_loops(queue, settings.tenants)
         app = create_app(
             queue,
@@ -115,6 +117,14 @@ async def _serve(settings: GatewaySettings, listener: socket.socket) -> None:
         await asyncio.gather(*loops, return_exceptions=True)
         await close_queue(queue)
     _log.info("stopped")
+
+
+async def _apply(queue: Queue, file: TenantFile) -> None:
+    """Apply tenants.toml; raises StartError: a gateway must not serve without the limits it was given."""
+    try:
+        await apply_tenants_file(queue, file)
+    except QueueingError as error:
+        raise StartError(f"the tenants' limits could not be applied: {error}") from None
 
 
 def _start_loops(queue: Queue, tenants: Path | None) -> list[asyncio.Task[None]]:
