@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import redis
 from tests.gateway.scripted_worker import card
 from tests.queueing.conftest import BODY, MODEL, TAG, Held, emit, follow, stop
 
@@ -138,6 +139,29 @@ async def test_a_producer_posts_and_reads_in_its_lane_and_nowhere_else(
         with pytest.raises((ServerUnsuitableError, QueueingError)):
             await refused
     assert not (await producer.tenant_store.book()).is_readable
+
+
+def test_what_the_wire_protocol_shows_a_producer_is_allowed_to_it(server: RedisServer) -> None:
+    """Plain redis-py, no class of ours."""
+    asyncio.run(_load_library(server))
+    with redis.Redis.from_url(url_of(server, PRODUCER), protocol=2) as raw:
+        assert raw.fcall("headway_submit", 1, TAG, "k", BODY) == [b"created", b"k"]
+        assert raw.xread({f"o:{TAG}:k": "0-0"}, block=1) == []
+        assert raw.hget(f"j:{TAG}:k", "state") == b"queued"
+        assert raw.fcall("headway_reap", 1, TAG, 3, 300_000, 3_600_000) == [[], []]
+        assert raw.fcall("headway_cancel", 1, TAG, "k", "enough") == b"queued"
+        assert raw.get(f"r:{TAG}:k") is not None
+        raw.xrevrange(f"dlq:{TAG}", "+", "-", count=100)
+        raw.hgetall(f"lane:{TAG}")
+        with raw.pubsub() as hints:
+            hints.subscribe(f"hint:{TAG}")
+            assert hints.get_message(timeout=5) is not None
+
+
+async def _load_library(server: RedisServer) -> None:
+    queue = RedisQueue(url_of(server, ADMIN))
+    await queue.check_server()
+    await queue.close()
 
 
 async def test_roles_cannot_do_each_others_work(server: RedisServer, open_queue: OpenQueue) -> None:

@@ -113,38 +113,6 @@ async def _load_library(url: str) -> None:
     await queue.close()
 
 
-@pytest.mark.parametrize("user", ["producer", "headway"])
-async def test_the_documented_access_rules_suffice(
-    user: str, shared_redis: Callable[[str], RedisServer]
-) -> None:
-    server = shared_redis("valkey9")
-    await _load_library(server.url)
-    rules = re.search(rf"^ACL SETUSER {user} .*$", PAGE, re.MULTILINE)
-    assert rules is not None
-    server.command("ACL", "DELUSER", user)
-    assert server.command(*rules[0].split()) == b"+OK\r\n"
-    worker = RedisQueue(server.url if user == "producer" else f"unix://headway:secret@{server.socket}")
-    queue = RedisQueue(f"unix://{user}:secret@{server.socket}")
-    try:
-        if user == "headway":
-            assert "INFO" not in " ".join(await queue.check_server())
-        await queue.submit_body(MODEL, b'{"model":"smollm2-135m","prompt":"x"}', key="one")
-        await answer_one_job(worker)
-        events = await queue.read("smollm2-135m:0:one", Cursor(), wait_seconds=5)
-        assert len(events) == 2
-        await queue.submit_body(
-            MODEL,
-            b'{"model":"smollm2-135m","prompt":"x","deadline_seconds":9,"idempotency_key":"i"}',
-            key="two",
-        )
-        await queue.cancel("smollm2-135m:0:two", "stop")
-        await queue.status("smollm2-135m:0:two")
-        assert await queue.result("smollm2-135m:0:two") is not None
-    finally:
-        await queue.close()
-        await worker.close()
-
-
 def test_the_committed_schema_is_current() -> None:
     committed = (ROOT / "queueing" / "job.schema.json").read_text(encoding="utf-8")
     assert committed == schema_text(), "run: python -m headway.queueing.schema > queueing/job.schema.json"
