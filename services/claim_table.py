@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
+from headway.engine.values import FinishReason, Output
 from headway.queueing.events import EndReason, JobError
 from headway.queueing.protocol import Claim
 from headway.services.answer import Answer
@@ -36,11 +38,14 @@ class ClaimTable:
         metrics: WorkerMetrics,
         clock: Callable[[], float],
         to_write: asyncio.Event,
+        *,
+        max_stream_bytes: int,
     ) -> None:
         self._engine = engine
         self._model = model
         self._metrics = metrics
         self._clock = clock
+        self._max_stream_bytes = max_stream_bytes
         self._jobs: dict[str, ClaimedJob] = {}
         self.to_write = to_write
         self.changed = asyncio.Event()
@@ -131,11 +136,21 @@ class ClaimTable:
             # A request taken out to be handed back ended for nobody: its held-back text comes again from the
             # next owner. If it ended by itself just before, that is its end.
             if not (job.is_handed_back and was_taken_out(output)):
-                job.error = take_output(job.answer, output, self._model.tokenizer) or job.error
+                told = _at_its_bound(output) if job.is_full else output
+                job.error = take_output(job.answer, told, self._model.tokenizer) or job.error
                 if job.error is not None:
                     job.dead_letter = job.error.code
             if ended and not job.open_requests:
                 self._leave_engine(job)
+            elif job.answer.stream_bytes >= self._max_stream_bytes:
+                self._fill(job)
+
+    def _fill(self, job: ClaimedJob) -> None:
+        """End a job whose token stream is at its bound, as an answer that is as long as it may be."""
+        if job.phase is Phase.RUNNING and not (job.is_full or job.is_handed_back or job.is_cancelled):
+            job.is_full = True
+            job.log.warning("stream_full", stream_bytes=job.answer.stream_bytes)
+            self._engine.cancel(tuple(job.open_requests))
 
     def cancel(self, job_id: str) -> None:
         """End a job as its producer asked; a word about a job that is not ours is ignored."""
@@ -205,3 +220,8 @@ class ClaimTable:
         job.phase = Phase.STOPPED
         self.to_write.set()
         self.changed.set()
+
+
+def _at_its_bound(output: Output) -> Output:
+    """What we took out since its stream is full has become as long as it may."""
+    return replace(output, finish_reason=FinishReason.LENGTH) if was_taken_out(output) else output

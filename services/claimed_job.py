@@ -43,6 +43,8 @@ class ClaimedJob:
     dead_letter: str | None = None
     is_cancelled: bool = False
     is_handed_back: bool = False
+    is_full: bool = False
+    """Its token stream is as long as one may be: taken out of the engine, to end with ``length``."""
     last_written_seconds: float | None = None
 
     @property

@@ -67,7 +67,14 @@ class Worker:
             clock=clock,
             unacknowledged_tokens=settings.unacknowledged_tokens,
         )
-        self._table = ClaimTable(self._engine, host.model, self.metrics, clock, self._to_write)
+        self._table = ClaimTable(
+            self._engine,
+            host.model,
+            self.metrics,
+            clock,
+            self._to_write,
+            max_stream_bytes=settings.max_stream_bytes,
+        )
         self._publisher = Publisher(queue, self._table, self._engine, self.metrics, clock)
         self._claims = ClaimLoop(
             queue,
