@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from headway.gateway.errors import ApiError, unavailable
-from headway.queueing.errors import unknown_job
+from headway.queueing.errors import QueueingError, unknown_job
 from headway.queueing.events import JobStatus
 from headway.queueing.protocol import Queue
 
@@ -57,6 +57,13 @@ class Callers:
                 code="invalid_api_key",
             )
         return tenant
+
+    async def is_open(self) -> bool | None:
+        """Whether requests need no key; None while the queue cannot tell."""
+        try:
+            return (await self._queue.tenant_store.book()).is_open
+        except QueueingError:
+            return None
 
     async def announce(self) -> None:
         """Say in the log whether keys are asked for; raises QueueUnavailableError."""

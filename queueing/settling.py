@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from headway.queueing.backlog import Settlement
-from headway.queueing.errors import UnknownJobError
+from headway.queueing.errors import QueueUnavailableError, UnknownJobError
 from headway.queueing.events import JobState, JobStatus
 from headway.queueing.ids import JobId, model_of
 from headway.queueing.protocol import Queue
@@ -135,7 +135,7 @@ async def _usage(queue: Queue, job_id: str) -> tuple[int, int] | None:
 
 
 async def _states(queue: Queue, reservations: Sequence[Held]) -> list[JobStatus | None]:
-    """Each job's record, or None for a job that is not there."""
+    """Each job's record, or None for a job that is not there now."""
     found: list[JobStatus | None] = []
     for at in range(0, len(reservations), AT_ONCE):
         some = reservations[at : at + AT_ONCE]
@@ -144,7 +144,8 @@ async def _states(queue: Queue, reservations: Sequence[Held]) -> list[JobStatus 
 
 
 async def _state(queue: Queue, job_id: str) -> JobStatus | None:
+    """Of a node that is away: as if it were not there. Its reservation may lapse, and is made again."""
     try:
         return await queue.status(job_id)
-    except UnknownJobError:
+    except (UnknownJobError, QueueUnavailableError):
         return None

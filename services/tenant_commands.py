@@ -95,18 +95,14 @@ def _rate(rate: RateStanding | None) -> dict[str, Any] | None:
 
 def as_line(shown: Mapping[str, Any]) -> str:
     """A tenant's limits for people: what is set, in the words of the options."""
-    parts = [f"weight {shown['weight']:g}"]
-    for name, value in shown.items():
-        if name in TenantLimits.model_fields and name != "weight" and value is not None:
-            text = (
-                ",".join(value)
-                if isinstance(value, list)
-                else f"{value:g}"
-                if name == "deadline_seconds"
-                else value
-            )
-            parts.append(f"{text} {_UNITS[name]}" if name in _UNITS else f"{name.replace('_', '-')} {text}")
+    named = [name for name in TenantLimits.model_fields if name != "weight" and shown[name] is not None]
+    parts = [f"weight {shown['weight']:g}", *(_words(name, shown[name]) for name in named)]
     return f"{shown['tenant']}: {', '.join(parts)}"
+
+
+def _words(name: str, value: int | float | list[str]) -> str:
+    text = ",".join(value) if isinstance(value, list) else f"{value:g}" if isinstance(value, float) else value
+    return f"{text} {_UNITS[name]}" if name in _UNITS else f"{name.replace('_', '-')} {text}"
 
 
 def as_lines(shown: Mapping[str, Any]) -> list[str]:

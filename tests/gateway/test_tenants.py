@@ -98,6 +98,12 @@ async def test_probes_and_metrics_need_no_key(rig: Rig, http: httpx.AsyncClient)
         assert (await http.get(path)).status_code == 200
 
 
+async def test_the_index_says_whether_the_service_is_open(rig: Rig, http: httpx.AsyncClient) -> None:
+    assert (await http.get("/")).json()["open_mode"] is True
+    await add_key(rig, "acme")
+    assert (await http.get("/")).json()["open_mode"] is False
+
+
 async def test_the_key_decides_whatever_header_and_body_say(rig: Rig, http: httpx.AsyncClient) -> None:
     key = await add_key(rig, "acme")
     for headers, body in [({}, {}), ({"X-Tenant": "other"}, {}), ({"X-Tenant": "x"}, {"tenant": "other"})]:
