@@ -79,8 +79,8 @@ class WorkerSettings:
     unacknowledged_tokens: int = 512
     """Per job, generated but not yet known to be in the queue: over it the job is held, the others go on."""
     max_stream_bytes: int = 8 << 20
-    """Of one job's token stream; an answer that gets there ends with ``length``. Some 200,000 tokens, or 8,000
-    with 20 alternatives each: what a server should hold for one job, and a claim's reply may carry."""
+    """Of one job's token stream; an answer that gets there ends with ``length``. Some 200,000 tokens, or
+    8,000 with 20 alternatives each: what a server should hold for one job, and a claim's reply may carry."""
     hung_after_seconds: float = 120.0
     """A step that takes longer is taken for hung: the process ends and its jobs move on."""
     start_timeout_seconds: float = 30.0

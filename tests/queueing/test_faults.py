@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conftest import ANY
 from tests.queueing.conftest import BODY, MODEL, emit, follow, stop
 
 import headway.queueing.node as node_module
@@ -71,7 +72,7 @@ async def test_a_waiting_worker_and_reader_outlive_restarts(
     start_redis: StartRedis, open_queue: OpenQueue
 ) -> None:
     """Five restarts under load: each job ends, each reader sees each token once."""
-    server = start_redis("valkey9", "--appendonly", "yes", "--appendfsync", "always")
+    server = start_redis(ANY, "--appendonly", "yes", "--appendfsync", "always")
     queue = open_queue(server.url, QueueSettings(lease_seconds=0.5, watch_seconds=0.1, max_attempts=50))
     await queue.check_server()
     ids = [(await queue.submit_body(MODEL, BODY, key=f"k{n}")).job_id for n in range(12)]
