@@ -67,14 +67,16 @@ def until_replicated(primary: TcpServer, key: str, *replicas: TcpServer) -> None
 class ClusterServers:
     """Three primaries that share the slots, each with so many replicas."""
 
-    def __init__(self, kind: str, *options: str, replicas: int = 0) -> None:
+    def __init__(self, kind: str, *options: str, replicas: int = 0, port_option: str = "--port") -> None:
         self.kind = kind
+        self._port_option = port_option
         self._replicas = replicas
         self.nodes = [self._node(*options) for _ in range(3 * (1 + replicas))]
 
     def _node(self, *options: str) -> TcpServer:
         bus = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
-        return TcpServer(self.kind, *bus, "--cluster-node-timeout", "1000", *options)
+        every = (*bus, "--cluster-node-timeout", "1000", *options)
+        return TcpServer(self.kind, *every, port_option=self._port_option)
 
     @property
     def url(self) -> str:
@@ -157,12 +159,12 @@ class SentinelServers:
 
     SERVICE = "queue"
 
-    def __init__(self, kind: str, *options: str) -> None:
-        self.primary = TcpServer(kind, "--appendonly", "yes", *options)
-        self.replica = TcpServer(
-            kind, "--appendonly", "yes", *options, "--replicaof", *self.primary.place.split(":")
-        )
-        self.sentinels = [_Sentinel(kind) for _ in range(3)]
+    def __init__(self, kind: str, *options: str, port_option: str = "--port") -> None:
+        every = ("--appendonly", "yes", *options)
+        self.primary = TcpServer(kind, *every, port_option=port_option)
+        source = self.primary.place.split(":")
+        self.replica = TcpServer(kind, *every, "--replicaof", *source, port_option=port_option)
+        self.sentinels = [_Sentinel(kind, *options, port_option=port_option) for _ in range(3)]
 
     @property
     def url(self) -> str:
@@ -193,15 +195,17 @@ class SentinelServers:
 class _Sentinel(TcpServer):
     """A Sentinel: the same program, told by a file that it rewrites itself."""
 
-    def __init__(self, kind: str) -> None:
-        super().__init__(kind)
+    def __init__(self, kind: str, *options: str, port_option: str) -> None:
+        super().__init__(kind, *options, port_option=port_option)
+        self._settings = [*zip(options[::2], options[1::2], strict=True), (port_option, str(self.port))]
         self.id = secrets.token_hex(20)
 
     def introduce(self, primary: int, replica: int, others: list[_Sentinel]) -> None:
         """Tell it by its file what it would hear from the others within seconds."""
         service = SentinelServers.SERVICE
         lines = [
-            f"port {self.port}",
+            "port 0",
+            *(f"{name.removeprefix('--')} {value}" for name, value in self._settings),
             "bind 127.0.0.1",
             f"unixsocket {self.socket}",
             f"dir {self.folder}",

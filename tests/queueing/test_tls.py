@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.certificates import Authority
 from tests.queueing.conftest import BODY, MODEL, follow, stop
-from tests.server_groups import TcpServer
+from tests.server_groups import ClusterServers, SentinelServers, TcpServer
 
 import headway.queueing.node as node_module
 from headway.queueing.errors import QueueUnavailableError, ServerUnsuitableError
@@ -27,16 +27,21 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
 
 
+def tls_options(authority: Authority, alternative: str = "IP:127.0.0.1,DNS:localhost") -> tuple[str, ...]:
+    """A server's certificate for these names, and that clients need none."""
+    certificate, key = authority.sign("server", alternative)
+    files = ("--tls-cert-file", str(certificate), "--tls-key-file", str(key))
+    return (*files, "--tls-ca-cert-file", str(authority.ca), "--tls-auth-clients", "no")
+
+
 @pytest.fixture
 def start_tls(authority: Authority) -> Iterator[StartTls]:
     """``start_tls("--tls-auth-clients", "yes", alternative="DNS:host")``: a Redis over TLS only."""
     servers: list[TcpServer] = []
 
     def start(*options: str, alternative: str = "IP:127.0.0.1,DNS:localhost") -> TcpServer:
-        certificate, key = authority.sign("server", alternative)
-        files = ("--tls-cert-file", str(certificate), "--tls-key-file", str(key))
-        ca = ("--tls-ca-cert-file", str(authority.ca), "--tls-auth-clients", "no")
-        servers.append(TcpServer("redis7", *files, *ca, *options, port_option="--tls-port"))
+        files = tls_options(authority, alternative)
+        servers.append(TcpServer("redis7", *files, *options, port_option="--tls-port"))
         servers[-1].start()
         return servers[-1]
 
@@ -111,3 +116,33 @@ def test_a_file_that_is_not_there_is_named_before_anything_is_connected(
 ) -> None:
     with pytest.raises(ServerUnsuitableError, match=r"none\.crt"):
         open_queue(f"rediss://localhost?ssl_ca_certs={tmp_path}/none.crt")
+
+
+async def test_a_cluster_over_tls_is_followed_from_node_to_node(
+    authority: Authority, open_queue: OpenQueue
+) -> None:
+    options = (*tls_options(authority), "--port", "0", "--tls-cluster", "yes", "--tls-replication", "yes")
+    cluster = ClusterServers("redis7", *options, port_option="--tls-port")
+    try:
+        cluster.start()
+        queue = open_queue(f"{cluster.url.replace('redis+', 'rediss+')}?ssl_ca_certs={authority.ca}")
+        await queue.check_server()
+        for model in ("a", "b", "c", "d", "e", "f"):  # with near certainty on more than one node
+            body = b'{"model":"%s","prompt":"x"}' % model.encode()
+            assert (await queue.submit_body(model, body, key="k")).created
+    finally:
+        cluster.remove()
+
+
+async def test_sentinels_over_tls_name_a_primary_over_tls(
+    authority: Authority, open_queue: OpenQueue
+) -> None:
+    options = (*tls_options(authority), "--tls-replication", "yes")
+    watched = SentinelServers("redis7", *options, port_option="--tls-port")
+    try:
+        watched.start()
+        queue = open_queue(f"{watched.url.replace('redis+', 'rediss+')}?ssl_ca_certs={authority.ca}")
+        await queue.check_server()
+        assert (await queue.submit_body(MODEL, BODY, key="k")).created
+    finally:
+        watched.remove()
