@@ -144,3 +144,26 @@ async def test_a_job_whose_acceptance_nobody_heard_of_does_not_run_on(server: Re
         await there.close()
         await here.close()
         await link.stop()
+
+
+async def test_a_link_that_swallows_everything_means_503_in_bounded_time(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not refused, not closed: just no answer, as behind a firewall that forgot the connection."""
+    monkeypatch.setattr(node_module, "CALL_SECONDS", 0.5)
+    link = LossyLink(server.folder, str(server.socket))
+    await link.start()
+    here, there = RedisQueue(server.url), RedisQueue(link.url)
+    await here.check_server()
+    try:
+        async with over(here, Script()) as rig, rig.client(rig.app(there)) as http:
+            assert (await http.post(CHAT_URL, json=CHAT)).status_code == 200
+            link.go_silent()
+            refused = await asyncio.wait_for(http.post(CHAT_URL, json=CHAT), 20)
+            assert (refused.status_code, refused.headers["x-headway-reason"]) == (503, "queue_unavailable")
+            assert int(refused.headers["retry-after"]) >= 1
+            assert (await asyncio.wait_for(http.get("/readyz"), 20)).status_code == 503
+    finally:
+        await there.close()
+        await here.close()
+        await link.stop()
