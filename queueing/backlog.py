@@ -17,6 +17,8 @@ class TenantBacklog:
     jobs: int
     tokens: int
     """Estimated at acceptance: prompt and longest answer."""
+    next_created_ms: int
+    """When the job was accepted that is its next in this band: with deadlines, not always the oldest."""
     virtual_time: float
     """Service in estimated tokens by weight; the tenant with the smallest goes next."""
     weight: float

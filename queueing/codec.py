@@ -224,6 +224,7 @@ def decode_status(job_id: str, record_reply: Any, entries: Any) -> JobStatus | N
         on_disconnect=text("on_disconnect") or "cancel",
         metadata=_metadata(text("metadata")),
         claimed_ms=number("claimed"),
+        first_token_ms=number("first"),
         history=_history(text("log")),
         retry_of=f"{lane}:{text('parent')}" if text("parent") else None,
         reserved=text("reserved"),
@@ -251,17 +252,21 @@ def _metadata(text: str) -> dict[str, str]:
         return {}
 
 
-def encode_card(card: WorkerCard) -> str:
-    """A worker's card as kept under ``w:``."""
-    return _dumps(asdict(card))
+def encode_card(card: WorkerCard, ttl_ms: int) -> str:
+    """A worker's card as kept under ``w:`` for ``ttl_ms`` from this heartbeat on."""
+    kept = asdict(card)
+    del kept["heartbeat_age_seconds"]
+    return _dumps(kept | {"ttl_ms": ttl_ms})
 
 
-def decode_card(text: bytes) -> WorkerCard | None:
-    """A card; None for one that another version wrote without what we need."""
+def decode_card(text: bytes, left_ms: int) -> WorkerCard | None:
+    """A card that lapses in ``left_ms``; None for one that another version wrote without what we need."""
     try:
         kept = cast("dict[str, Any]", orjson.loads(text))
+        age_ms = max(0, int(kept.get("ttl_ms", left_ms)) - left_ms)
+        kept["heartbeat_age_seconds"] = age_ms / 1000
         return WorkerCard(**{field.name: kept[field.name] for field in fields(WorkerCard)})
-    except (orjson.JSONDecodeError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return None
 
 

@@ -220,5 +220,7 @@ class JobStatus:
     """Earlier claims, the newest last; only some thirty are kept."""
     retry_of: str | None = None
     """The job whose body was posted again as this one."""
+    first_token_ms: int = 0
+    """When the first entry of its token stream came."""
     reserved: str = ""
     """Under which reservation of its tenant it was accepted; empty: none was needed."""

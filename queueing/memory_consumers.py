@@ -48,6 +48,7 @@ class MemoryConsumerSide(MemorySide):
         for event in emit.entries:
             if event.cursor > record.cursor:
                 record.committed.append(event)
+                record.first_token_ms = record.first_token_ms or self._store.now_ms()
         self._store.bells.ring(emit.job_id)
         return Fenced.OK
 
@@ -101,7 +102,8 @@ class MemoryConsumerSide(MemorySide):
 
     async def heartbeat(self, card: WorkerCard, *, ttl_seconds: float) -> None:
         """See ``Queue.heartbeat``."""
-        self._cards[card.worker_id] = (card, self._store.now_ms() + int(ttl_seconds * 1000))
+        now = self._store.now_ms()
+        self._cards[card.worker_id] = (card, now, now + int(ttl_seconds * 1000))
         self._models.add(card.model)
         self._lane(card.model).report(
             card.worker_id, card.tokens_per_second, self._store.now_ms(), int(ttl_seconds * 1000)

@@ -218,6 +218,7 @@ class Lane:
                 priority,
                 jobs=len(band.jobs_of(tenant)),
                 tokens=band.tokens[tenant],
+                next_created_ms=band.next_job(tenant).created_ms,
                 virtual_time=band.time_of(tenant),
                 weight=self.weight_of(tenant),
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 from headway.queueing.errors import InvalidJobError, UnknownJobError
@@ -145,7 +146,11 @@ class MemoryQueue(MemoryConsumerSide, MemoryListingSide):
     async def workers(self) -> tuple[WorkerCard, ...]:
         """See ``Queue.workers``."""
         now = self._store.now_ms()
-        return tuple(card for _, (card, until) in sorted(self._cards.items()) if until > now)
+        return tuple(
+            replace(card, heartbeat_age_seconds=(now - heard) / 1000)
+            for _, (card, heard, until) in sorted(self._cards.items())
+            if until > now
+        )
 
     async def models(self) -> tuple[str, ...]:
         """See ``Queue.models``."""

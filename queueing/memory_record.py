@@ -49,6 +49,7 @@ class Record:
     attempts: int = 0
     started_ms: int = 0
     claimed_ms: int = 0
+    first_token_ms: int = 0
     finished_ms: int = 0
     lease_ms: int = 0
     charged: float = 0
@@ -114,6 +115,7 @@ class Record:
             on_disconnect=self.on_disconnect,
             metadata=self.metadata,
             claimed_ms=self.claimed_ms,
+            first_token_ms=self.first_token_ms,
             history=tuple(self.history),
             retry_of=self.retry_of,
             reserved=self.reserved,

@@ -27,7 +27,8 @@ class MemorySide:
         self._clock = clock
         self._rng = rng or SystemRandom()
         self._store = MemoryStore(settings, clock, self._rng)
-        self._cards: dict[str, tuple[WorkerCard, int]] = {}
+        self._cards: dict[str, tuple[WorkerCard, int, int]] = {}
+        """Each with its heartbeat and when it lapses, in milliseconds."""
         self._models: set[str] = set()
         self._cancels: dict[str, list[str]] = {}
 

@@ -132,6 +132,8 @@ class WorkerCard:
     """Seconds since the engine last completed a step while it had work; 0 when idle."""
     tokens_per_second: float
     created_unix: int
+    heartbeat_age_seconds: float = field(default=0.0, compare=False)
+    """Since its last heartbeat, by the server's clock; ``Queue.workers`` fills it in."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,20 +154,16 @@ class ConsumerSide(RedisSide):
 
     async def heartbeat(self, card: WorkerCard, *, ttl_seconds: float) -> None:
         """See ``Queue.heartbeat``."""
+        ttl_ms = milliseconds(ttl_seconds)
         await self._server.fcall(
-            "headway_heartbeat",
-            FLEET,
-            card.worker_id,
-            encode_card(card),
-            milliseconds(ttl_seconds),
-            card.model,
+            "headway_heartbeat", FLEET, card.worker_id, encode_card(card, ttl_ms), ttl_ms, card.model
         )
         await self._server.fcall(
             "headway_report",
             LaneKeys(lane_of(card.model)).tag,
             card.worker_id,
             card.tokens_per_second,
-            milliseconds(ttl_seconds),
+            ttl_ms,
         )
 
     async def farewell(self, worker_id: str) -> None:

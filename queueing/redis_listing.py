@@ -65,15 +65,32 @@ class ListingSide(RedisSide):
                 ("ZCARD", keys.waiting(band, tenant)),
                 ("HGET", keys.tenant(tenant), f"tokens:{band}"),
                 ("HGET", keys.weights, tenant),
+                ("ZRANGE", keys.waiting(band, tenant), 0, 0),
             ]
         replies = iter(await self._all(asked))
+        found = list(zip(turns, replies, replies, replies, replies, strict=True))
+        created = await self._created(keys, [first for *_, first in found])
         return tuple(
             TenantBacklog(
-                tenant, band, jobs=jobs, tokens=_whole(tokens), virtual_time=at, weight=_number(weight, 1.0)
+                tenant,
+                band,
+                jobs=jobs,
+                tokens=_whole(tokens),
+                next_created_ms=_whole(created_ms),
+                virtual_time=at,
+                weight=_number(weight, 1.0),
             )
-            for (band, tenant, at), jobs, tokens, weight in zip(turns, replies, replies, replies, strict=True)
+            for ((band, tenant, at), jobs, tokens, weight, _), created_ms in zip(found, created, strict=True)
             if jobs
         )
+
+    async def _created(self, keys: LaneKeys, firsts: Sequence[list[bytes]]) -> list[bytes | None]:
+        """When the first job of each backlog was accepted; None where there is none that is ours."""
+        ids = [f"{keys.lane}:{key.decode(errors='replace')}" for first in firsts for key in first or [b""]]
+        records = [JobKeys(JobId.parse(each)).record if JobId.is_one(each) else "" for each in ids]
+        replies = iter(await self._rounds([("HGET", record, "created") for record in records if record]))
+        created = (next(replies) if record else None for record in records)
+        return [reply if isinstance(reply, bytes) else None for reply in created]
 
     async def waiting_jobs(
         self, model: str, *, tenant: str | None = None, limit: int = 100

@@ -45,15 +45,15 @@ class RedisQueue(ProducerSide, ConsumerSide, ListingSide):
     async def workers(self) -> tuple[WorkerCard, ...]:
         """See ``Queue.workers``."""
         names = cast("list[bytes]", await self._server.call("ZRANGE", WORKERS, 0, -1))
-        if not names:
-            return ()
-        texts = cast(
-            "list[bytes | None]",
-            await self._server.call(
-                "MGET", *(card_key(name.decode(errors="replace")) for name in sorted(names))
-            ),
+        keys = [card_key(name.decode(errors="replace")) for name in sorted(names)]
+        replies = iter(
+            await self._server.pipeline([(command, key) for key in keys for command in ("GET", "PTTL")])
         )
-        cards = (decode_card(text) for text in texts if text is not None)
+        cards = (
+            decode_card(text, left_ms)
+            for text, left_ms in zip(replies, replies, strict=True)
+            if isinstance(text, bytes) and isinstance(left_ms, int)
+        )
         return tuple(card for card in cards if card is not None)
 
     async def models(self) -> tuple[str, ...]:

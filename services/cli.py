@@ -14,7 +14,9 @@ from typing import Annotated
 import typer
 
 from headway.services import cli_options as options
+from headway.services.cli_dlq import add_dlq_commands
 from headway.services.cli_doctor import add_doctor_command
+from headway.services.cli_fleet import add_fleet_commands
 from headway.services.cli_jobs import add_job_commands
 from headway.services.cli_simulate import add_simulate_command
 from headway.services.cli_tenants import add_tenant_commands
@@ -236,6 +238,8 @@ def schema() -> None:
 
 add_doctor_command(app)
 add_job_commands(app)
+add_dlq_commands(app)
+add_fleet_commands(app)
 add_tenant_commands(app)
 add_simulate_command(app)
 add_trace_command(app)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -41,21 +40,17 @@ Models = Annotated[str | None, _limit("Models allowed", "NAME,…")]
 
 def add_tenant_commands(app: typer.Typer) -> None:
     """Add both groups to the ``headway`` command."""
-    tenants = _group("Tenants' limits. A change is in force everywhere within a second.")
+    tenants = options.group("Tenants' limits. A change is in force everywhere within a second.")
     tenants.command("set")(set_limits)
     tenants.command("show")(show)
     tenants.command("list")(list_all)
     tenants.command("rm")(remove)
     app.add_typer(tenants, name="tenants")
-    keys = _group("API keys. As long as there is none, anybody may post as any tenant.")
+    keys = options.group("API keys. As long as there is none, anybody may post as any tenant.")
     keys.command("create")(create)
     keys.command("list")(list_keys)
     keys.command("revoke")(revoke)
     app.add_typer(keys, name="keys")
-
-
-def _group(help_text: str) -> typer.Typer:
-    return typer.Typer(help=help_text, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
 
 def set_limits(
@@ -178,12 +173,15 @@ def list_keys(
     state_dir: options.StateDirectory = None,
 ) -> None:
     """List the keys: id, tenant, when made, name."""
+    from headway.services.tenant_commands import keys_as_lines
     from headway.services.tenant_commands import list_keys as find_keys
 
-    for key in find_keys(redis_url, _state_dir(state_dir)):
-        made = datetime.fromtimestamp(key["created_ms"] / 1000, UTC)
-        line = f"{key['id']}  {key['tenant']:<16}  {made:%Y-%m-%d %H:%M} UTC  {key['name']}"
-        print(json.dumps(key) if json_output else line.rstrip())
+    keys = find_keys(redis_url, _state_dir(state_dir))
+    if json_output:
+        for key in keys:
+            print(json.dumps(key))
+    elif keys:
+        print("\n".join(keys_as_lines(keys)))
 
 
 def revoke(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from headway.queueing.errors import InvalidTenantError
 from headway.queueing.quota_values import RateStanding, TenantUsage
 from headway.queueing.tenant_book import KEY_PREFIX, ApiKey, digest_of, new_key
 from headway.queueing.tenants import TenantLimits, check_tenant, read_limits
+from headway.services.columns import Column, table, terminal_width
 from headway.services.connection import locate
 from headway.services.errors import ServiceError, UsageError
 from headway.services.job_commands import with_client
@@ -148,6 +150,21 @@ def list_keys(redis_url: str | None, state_dir: Path) -> list[dict[str, Any]]:
         return [_key(key) for key in sorted(keys, key=lambda each: (each.created_ms, each.id))]
 
     return with_client(url, act)
+
+
+def keys_as_lines(keys: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys for people."""
+    columns = (Column("ID"), Column("TENANT"), Column("MADE (UTC)"), Column("NAME"))
+    rows = [
+        (
+            key["id"],
+            key["tenant"],
+            f"{datetime.fromtimestamp(key['created_ms'] / 1000, UTC):%Y-%m-%d %H:%M}",
+            key["name"],
+        )
+        for key in keys
+    ]
+    return table(columns, rows, terminal_width())
 
 
 def revoke_key(key: str, redis_url: str | None, state_dir: Path, *, may_open: bool) -> str:

@@ -97,8 +97,8 @@ def test_a_key_is_shown_once_and_kept_as_a_digest(ask: Command) -> None:
     assert set(second) == {"id", "tenant", "name", "created_ms", "key"}
     listed = ask("keys", "list")
     assert secret not in listed.stdout
-    assert [line.split()[1] for line in listed.stdout.splitlines()] == ["acme", "b"]
-    assert listed.stdout.splitlines()[0].endswith("laptop")
+    assert [line.split()[1] for line in listed.stdout.splitlines()] == ["TENANT", "acme", "b"]
+    assert listed.stdout.splitlines()[1].endswith("laptop")
     assert json.loads(ask("keys", "list", "--json").stdout.splitlines()[1])["id"] == second["id"]
 
 
