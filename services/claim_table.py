@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Final
 
-from headway.engine.values import FinishReason, Output
 from headway.queueing.events import EndReason, JobError
 from headway.queueing.protocol import Claim
 from headway.services.answer import Answer
@@ -19,7 +17,15 @@ from headway.services.claimed_job import ClaimedJob, Phase
 from headway.services.engine_thread import EngineThread
 from headway.services.logs import get_logger, job_fields
 from headway.services.metrics import WorkerMetrics
-from headway.services.translate import ModelSide, Prepared, Refusal, job_of, take_output, was_taken_out
+from headway.services.translate import (
+    ModelSide,
+    Prepared,
+    Refusal,
+    as_full,
+    job_of,
+    take_output,
+    was_taken_out,
+)
 
 _log = get_logger("worker")
 
@@ -136,7 +142,7 @@ class ClaimTable:
             # A request taken out to be handed back ended for nobody: its held-back text comes again from the
             # next owner. If it ended by itself just before, that is its end.
             if not (job.is_handed_back and was_taken_out(output)):
-                told = _at_its_bound(output) if job.is_full else output
+                told = as_full(output) if job.is_full else output
                 job.error = take_output(job.answer, told, self._model.tokenizer) or job.error
                 if job.error is not None:
                     job.dead_letter = job.error.code
@@ -220,8 +226,3 @@ class ClaimTable:
         job.phase = Phase.STOPPED
         self.to_write.set()
         self.changed.set()
-
-
-def _at_its_bound(output: Output) -> Output:
-    """What we took out since its stream is full has become as long as it may."""
-    return replace(output, finish_reason=FinishReason.LENGTH) if was_taken_out(output) else output

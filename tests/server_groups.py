@@ -52,16 +52,16 @@ class TcpServer(RedisServer):
         return False
 
 
-def until_replicated(primary: TcpServer, key: str, *replicas: TcpServer) -> None:
+def until_replicated(primary: TcpServer, tag: str, *replicas: TcpServer) -> None:
     """Return once writes arrive one by one: what is written before that comes with the first copy."""
 
-    def arrives(text: str) -> None:
-        primary.command("SET", key, text)
-        eventually("the replicas follow", lambda: all(each.said(text, "GET", key) for each in replicas))
+    def arrives(key: str) -> None:
+        primary.command("SET", key, "here")
+        eventually("the replicas follow", lambda: all(each.said(key, "KEYS", key) for each in replicas))
+        primary.command("DEL", key)
 
-    arrives("copied")
-    arrives("streamed")
-    primary.command("DEL", key)
+    arrives(f"{{{tag}}}copied")
+    arrives(f"{{{tag}}}streamed")
 
 
 class ClusterServers:
