@@ -45,6 +45,9 @@ class MemoryConsumerSide(MemorySide):
         record = self._store.find(emit.job_id)
         if record is None or not record.is_owned_by(emit.token):
             return Fenced.LOST
+        if len(record.committed) < emit.entries_before:
+            record.token, record.lease_ms = "", 0
+            return Fenced.LOST
         for event in emit.entries:
             if event.cursor > record.cursor:
                 record.committed.append(event)
@@ -61,7 +64,8 @@ class MemoryConsumerSide(MemorySide):
         if record is None or finish.token != record.token or record.state is JobState.QUEUED:
             return Fenced.LOST
         if record.state is JobState.RUNNING:
-            self._emit(finish)
+            if self._emit(finish) is Fenced.LOST:
+                return Fenced.LOST
             self._store.finish(record, finish)
         return Fenced.OK
 

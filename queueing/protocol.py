@@ -56,6 +56,9 @@ class Emit:
     job_id: str
     token: str
     entries: tuple[TokenEvent, ...]
+    entries_before: int = 0
+    """How many token entries the worker knows to be in the stream. Where the queue has fewer (a failover lost
+    what it had acknowledged), the job is lost to its worker: the next one continues from what is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,8 @@ class Finish:
     served_tokens: float | None = None
     """What this claim's service was worth in tokens, as the engine prices it, without what was computed again
     because another worker was lost. None: the usage's tokens, less those that came from the prefix cache."""
+    entries_before: int = 0
+    """As in ``Emit``."""
 
     @property
     def service(self) -> float:
@@ -203,10 +208,11 @@ class Queue(Protocol):
     async def read(self, job_id: str, after: Cursor, *, wait_seconds: float) -> tuple[StreamEvent, ...]:
         """The entries after a cursor, at most 256 of them; waits for the first one up to ``wait_seconds``.
 
-        Empty: nothing new yet; or, without waiting, nothing will follow since the job has ended. Once the
-        token stream's own retention has passed, only START can still be read: the kept answer as one
-        TokenEvent per choice, then the EndEvent; any other cursor raises UnknownJobError and says to fetch
-        the result. Raises UnknownJobError.
+        Empty: nothing new yet; or, without waiting, nothing will follow since the job has ended. A cursor
+        beyond the end, of entries that a failover lost, still gets the EndEvent. Once the token stream's own
+        retention has passed, only START can still be read: the kept answer as one TokenEvent per choice, then
+        the EndEvent; any other cursor raises UnknownJobError and says to fetch the result. Raises
+        UnknownJobError.
         """
         ...
 

@@ -62,8 +62,8 @@ class ConsumerSide(RedisSide):
         by_lane: dict[str, list[Argument]] = {}
         for job, emit in jobs:
             arguments = by_lane.setdefault(job.lane, [LaneKeys(job.lane).tag])
-            for event in emit.entries:
-                arguments += (job.key, emit.token, *entry_arguments(event))
+            for before, event in enumerate(emit.entries, emit.entries_before):
+                arguments += (job.key, emit.token, before, *entry_arguments(event))
         replies = await self._server.fcalls("headway_emit", [tuple(call) for call in by_lane.values()])
         lost = {
             (lane, key.decode())
@@ -93,6 +93,7 @@ class ConsumerSide(RedisSide):
             end.cursor.part,
             end.usage.prompt_tokens,
             finish.service,
+            finish.entries_before,
             *(part for event in finish.entries for part in entry_arguments(event)),
         )
 

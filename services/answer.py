@@ -91,6 +91,8 @@ class Answer:
             choice.seal()
         self._sealed_tokens = sum(choice.sealed_tokens for choice in self._choices)
         self.resumed_tokens = self._sealed_tokens
+        self.written_entries = len(committed)
+        """Entries known to be in the queue, earlier owners' included."""
 
     def token_ids(self, choice: int) -> tuple[int, ...]:
         """The tokens of a choice so far."""
@@ -164,6 +166,7 @@ class Answer:
     def confirm(self, entries: int) -> None:
         """Forget the first ``entries`` sealed ones: they are in the queue."""
         del self._unwritten[:entries]
+        self.written_entries += entries
 
     def end(
         self, job_id: str, prompt_tokens: int, error: JobError | None = None

@@ -36,6 +36,7 @@ from headway.queueing.redis_queue import RedisQueue
 
 TAG: Final = "{tiny:0}"
 TOKEN: Final = "f" * 32
+OWNER: Final = f"{TOKEN}.1"
 TENANTS: Final = 10
 STREAMS: Final = 32
 ROOM: Final = 8
@@ -148,7 +149,7 @@ class Server:
             self.tokens += 1
             words: list[object] = ["FCALL", "headway_emit", 1, TAG]
             for key in self.streams[:STREAMS]:
-                words += (key, TOKEN, f"{self.tokens}-0", 0, " word", 12345, "", "")
+                words += (key, OWNER, self.tokens - 1, f"{self.tokens}-0", 0, " word", 12345, "", "")
             self.ask(pack(*words))
 
     def finish(self, count: int) -> None:
@@ -156,8 +157,8 @@ class Server:
         ending, self.claims = self.claims[:count], self.claims[count:]
         calls = [
             pack(
-                *("FCALL", "headway_finish", 1, TAG, key, TOKEN, 300_000, 3_600_000, "stop"),
-                *(END, ANSWER, "", "", 60, 1, 64, 124),
+                *("FCALL", "headway_finish", 1, TAG, key, OWNER, 300_000, 3_600_000, "stop"),
+                *(END, ANSWER, "", "", 60, 1, 64, 124, 0),
             )
             for key, _ in ending
         ]

@@ -106,12 +106,14 @@ end
 local function open(books, key, record, body, charged, claim)
   local tag, j = books.tag, name(books.tag, 'j', key)
   local now, deadline = whole(claim.now), number(record.deadline)
-  record.state, record.token, record.epoch = 'running', claim.token, whole(number(record.epoch) + 1)
+  record.epoch = whole(number(record.epoch) + 1)
+  -- The call's own token is no fence: the network may deliver it a second time, when its first owner was long lost.
+  record.state, record.token = 'running', claim.token .. '.' .. record.epoch
   if record.started then
-    redis.call('HSET', j, 'state', 'running', 'worker', claim.worker, 'token', claim.token, 'epoch', record.epoch,
+    redis.call('HSET', j, 'state', 'running', 'worker', claim.worker, 'token', record.token, 'epoch', record.epoch,
       'claimed', now, 'charged', charged, 'back', '')
   else
-    redis.call('HSET', j, 'state', 'running', 'worker', claim.worker, 'token', claim.token, 'epoch', record.epoch,
+    redis.call('HSET', j, 'state', 'running', 'worker', claim.worker, 'token', record.token, 'epoch', record.epoch,
       'claimed', now, 'charged', charged, 'started', now)
   end
   shared(tag, 'ZADD', name(tag, 'lease'), claim.now + claim.lease_ms, key)
@@ -132,7 +134,7 @@ local function repeated(tag, worker, token)
   for key in keys:gmatch('%S+') do
     local record = load_record(tag, key)
     local body = redis.pcall('GET', name(tag, 'p', key))
-    if owns(record, token) and type(body) == 'string' then
+    if record and is_running(record) and record.token:sub(1, #token + 1) == token .. '.' and type(body) == 'string' then
       items[#items + 1] = item(tag, key, record, body)
     end
   end

@@ -30,23 +30,46 @@ local function append(o, args, at)
   return type(add_entry(o, args, at)) == 'string' or add_again(o, args, at)
 end
 
--- FCALL headway_emit 1 {lane}, then for each entry: <key> <token> <tokens>-<part> <i> <t> <k> <e> <l>
--- -> the keys of jobs that are lost, usually none. The most frequent call by far: one read and one write for each
+-- Whether a token stream has fewer entries than its owner knows of.
+local function is_behind(o, entries)
+  return (tonumber(redis.pcall('XLEN', o)) or 0) < tonumber(entries)
+end
+
+-- Takes a job from an owner who knows more of the token stream than there is: a failover, a disk or a stranger's DEL
+-- lost what was acknowledged, and to go on would leave a gap. The next owner begins at what is there.
+local function disown(tag, key)
+  redis.call('HSET', name(tag, 'j', key), 'token', '')
+  shared(tag, 'ZADD', name(tag, 'lease'), 0, key)
+end
+
+-- Notes when a job's first token came, once: for its timeline.
+local function note_first(j)
+  if not redis.call('HGET', j, 'first') then redis.call('HSET', j, 'first', whole(now_ms())) end
+end
+
+-- FCALL headway_emit 1 {lane}, then for each entry: <key> <token> <entries before> <tokens>-<part> <i> <t> <k> <e> <l>
+-- -> the keys of jobs that are lost, usually none. The most frequent call by far: two reads and one write for each
 -- entry, few arguments, and one hint for all.
 register('headway_emit', function(keys, args)
   local tag = keys[1]
   local stream_prefix, record_prefix, try = name(tag, 'o', ''), name(tag, 'j', ''), redis.pcall
-  local lost, written, last, is_ours = {}, {}, nil, false
-  for at = 1, #args, 8 do
+  local lost, written, last, o, is_ours = {}, {}, nil, nil, false
+  for at = 1, #args, 9 do
     local key, token = args[at], args[at + 1]
     if key ~= last then
-      last = key
+      last, o = key, stream_prefix .. key
       is_ours = token ~= '' and try('HGET', record_prefix .. key, 'token') == token
+      if is_ours and (tonumber(try('XLEN', o)) or 0) < tonumber(args[at + 2]) then
+        disown(tag, key)
+        is_ours = false
+      end
       if is_ours then written[#written + 1] = key else lost[#lost + 1] = key end
     end
-    if is_ours and not append(stream_prefix .. key, args, at + 2) then
+    if is_ours and not append(o, args, at + 3) then
       is_ours = false
       lost[#lost + 1] = key
+    elseif is_ours and args[at + 2] == '0' then
+      note_first(record_prefix .. key)
     end
   end
   hint(tag, written)
@@ -54,17 +77,23 @@ register('headway_emit', function(keys, args)
 end, {'allow-oom'})
 
 -- FCALL headway_finish 1 {lane} <key> <token> <stream retention ms> <record retention ms> <reason> <terminal JSON>
---       <result JSON> <error JSON or ''> <dead letter or ''> <tokens> <part> <prompt tokens> <served tokens>,
---       then for each last entry: <tokens>-<part> <i> <t> <k> <e> <l>
+--       <result JSON> <error JSON or ''> <dead letter or ''> <tokens> <part> <prompt tokens> <served tokens>
+--       <entries before>, then for each last entry: <tokens>-<part> <i> <t> <k> <e> <l>
 -- -> ok | lost
 register('headway_finish', function(keys, args)
   local tag, key, token = keys[1], args[1], args[2]
   local record = load_record(tag, key)
   if not record then return 'lost' end
   if record.state == 'finished' and token ~= '' and record.done == token then return 'ok' end -- a repeat
+  local o = name(tag, 'o', key)
   if not owns(record, token) then return 'lost' end
-  local books, o = open_books(tag), name(tag, 'o', key)
-  for at = 14, #args, 6 do append(o, args, at) end
+  if is_behind(o, args[14]) then
+    disown(tag, key)
+    return 'lost'
+  end
+  local books = open_books(tag)
+  for at = 15, #args, 6 do append(o, args, at) end
+  if args[14] == '0' and #args > 14 then note_first(name(tag, 'j', key)) end
   close(books, key, record, {
     reason = args[5], terminal = args[6], result = args[7], error = args[8], dead = args[9],
     tokens = tonumber(args[10]), part = tonumber(args[11]), prompt = args[12], served = tonumber(args[13]),
