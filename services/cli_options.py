@@ -6,6 +6,7 @@ Every option of ``up``, ``gateway`` and ``worker`` is also a variable: ``--max-s
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -42,10 +43,11 @@ def group(help_text: str) -> typer.Typer:
 
 def ask(question: str) -> None:
     """Return if somebody says yes. Raises UsageError where nobody is there to be asked."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     try:
-        answer = input(f"{question} [y/N] ")
+        answer = input()
     except EOFError:
-        print()
+        print(file=sys.stderr)
         raise UsageError(
             "nobody is here to say yes, so nothing was done", hint="the same with --yes"
         ) from None

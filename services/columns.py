@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _GAP: Final = "  "
+_READABLE: Final = 20
 _NARROWEST: Final = 6
 
 
@@ -34,32 +35,39 @@ def terminal_width() -> int | None:
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
     """The heading and a line for each row, cells aligned. Empty cells show as ``-``."""
-    kept = list(range(len(columns)))
     cells = [[column.heading for column in columns], *([cell or "-" for cell in row] for row in rows)]
     widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
+    kept = list(range(len(columns)))
     if width is not None:
-        _fit(columns, kept, widths, width)
+        kept, widths = _fitting(columns, widths, width)
     return [_line(columns, kept, widths, row) for row in cells]
 
 
-def _fit(columns: Sequence[Column], kept: list[int], widths: list[int], width: int) -> None:
-    """Make the widest columns that may shrink narrower; where that is not enough, leave columns out."""
+def _fitting(columns: Sequence[Column], widths: Sequence[int], width: int) -> tuple[list[int], list[int]]:
+    """The columns that stay, and their widths. Columns go only where names would get too short to read."""
+    kept = list(range(len(columns)))
+    leaving = sorted((at for at in kept if columns[at].may_go), key=lambda at: columns[at].may_go)
+    while leaving and _total(kept, _shrunk(columns, kept, widths, width, _READABLE)) > width:
+        kept.remove(leaving.pop())
+    return kept, _shrunk(columns, kept, widths, width, _NARROWEST)
 
-    def excess() -> int:
-        return sum(widths[at] + len(_GAP) for at in kept) - len(_GAP) - width
 
-    while excess() > 0:
-        widest = max((at for at in kept if columns[at].may_shrink), key=lambda at: widths[at], default=None)
-        least = None if widest is None else max(_NARROWEST, len(columns[widest].heading))
-        if widest is not None and least is not None and widths[widest] > least:
-            widths[widest] -= 1
-            continue
-        leaving = max(
-            (at for at in kept if columns[at].may_go), key=lambda at: columns[at].may_go, default=None
-        )
-        if leaving is None:
-            return
-        kept.remove(leaving)
+def _shrunk(
+    columns: Sequence[Column], kept: Sequence[int], widths: Sequence[int], width: int, narrowest: int
+) -> list[int]:
+    """Widths with the widest names shortened until the line fits, or none may be shorter."""
+    found = list(widths)
+    least = {at: max(narrowest, len(columns[at].heading)) for at in kept if columns[at].may_shrink}
+    while _total(kept, found) > width:
+        wide = [at for at, fewest in least.items() if found[at] > fewest]
+        if not wide:
+            break
+        found[max(wide, key=lambda at: found[at])] -= 1
+    return found
+
+
+def _total(kept: Sequence[int], widths: Sequence[int]) -> int:
+    return sum(widths[at] + len(_GAP) for at in kept) - len(_GAP)
 
 
 def _line(columns: Sequence[Column], kept: Sequence[int], widths: Sequence[int], row: Sequence[str]) -> str:

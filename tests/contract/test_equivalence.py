@@ -143,7 +143,8 @@ class Side:
     async def everything(self) -> object:
         """All that can be known of the jobs, without times."""
         queue = self.bench.queue
-        facts: list[object] = [await queue.depth(MODEL), await queue.tenants(MODEL)]
+        facts: list[object] = [await queue.depth(MODEL)]
+        facts.append([replace(each, next_created_ms=0) for each in await queue.tenants(MODEL)])
         facts.append([job.job_id for job in await queue.waiting_jobs(MODEL)])
         facts.append(sorted(job.job_id for job in await queue.running_jobs(MODEL)))
         facts.append([replace(job, created_ms=0, ended_ms=0) for job in await queue.recent_jobs(MODEL)])
@@ -160,6 +161,7 @@ class Side:
                 (
                     *(job_id, status.state, status.attempts, status.worker, status.committed_tokens),
                     *(status.cancel_reason, status.reason, status.error, status.priority),
+                    status.first_token_ms > 0,
                     *(status.retry_of, [(each.outcome, each.committed_tokens) for each in status.history]),
                     await self.bench.read(job_id, START),
                     await self.bench.queue.result(job_id),

@@ -114,6 +114,40 @@ async def test_a_job_that_goes_on_is_not_posted_again(bench: Bench) -> None:
         await bench.queue.retry("org--tiny:0:none")
 
 
+async def test_a_record_says_when_its_first_token_came_whoever_continues_it(bench: Bench) -> None:
+    job_id = await bench.submit("k1")
+    first = await bench.claim_one("w1")
+    assert (await bench.queue.status(job_id)).first_token_ms == 0
+    await bench.emit(first, bench.token(1))
+    told = (await bench.queue.status(job_id)).first_token_ms
+    assert told >= (await bench.queue.status(job_id)).claimed_ms > 0
+    await bench.elapse(0.01)
+    await bench.emit(first, bench.token(1))
+    await bench.queue.release([(job_id, first.token)])
+    second = await bench.claim_one("w2")
+    await bench.finish(second, bench.token(2))
+    assert (await bench.queue.status(job_id)).first_token_ms == told
+
+
+async def test_an_answer_that_comes_whole_has_its_first_token_at_its_end(bench: Bench) -> None:
+    job_id = await bench.submit("k1")
+    await bench.finish(await bench.claim_one(), bench.token(1), bench.token(2))
+    status = await bench.queue.status(job_id)
+    assert status.claimed_ms <= status.first_token_ms <= status.finished_ms
+    empty = await bench.submit("k2")
+    await bench.finish(await bench.claim_one())
+    assert (await bench.queue.status(empty)).first_token_ms == 0
+
+
+async def test_who_waits_is_listed_with_the_age_of_the_job_that_is_next(bench: Bench) -> None:
+    oldest = await bench.submit("k1", tenant="a")
+    await bench.elapse(0.01)
+    await bench.submit("k2", tenant="a")
+    await bench.submit("k3", tenant="b", priority="batch")
+    found = {each.tenant: each.next_created_ms for each in await bench.queue.tenants(MODEL)}
+    assert found["a"] == (await bench.queue.status(oldest)).created_ms < found["b"]
+
+
 # -- what is there ------------------------------------------------------------------------------------
 
 
