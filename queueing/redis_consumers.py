@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -13,16 +12,15 @@ from headway.queueing.codec import (
     encode_error,
     encode_result,
     entry_arguments,
-    pairs,
 )
+from headway.queueing.ear import Ear
 from headway.queueing.events import TokenEvent
 from headway.queueing.ids import JobId, lane_of
 from headway.queueing.intake import seed_of
 from headway.queueing.keys import FLEET, WORKERS, LaneKeys, card_key
-from headway.queueing.messages import Priority
 from headway.queueing.protocol import Claim, Emit, Fenced, Finish, Wakeup, WorkerCard
 from headway.queueing.redis_side import RedisSide, fenced, milliseconds
-from headway.queueing.server import BLOCK_MS, Argument, RefusedError, Reply
+from headway.queueing.server import Argument
 
 
 class ConsumerSide(RedisSide):
@@ -30,8 +28,8 @@ class ConsumerSide(RedisSide):
 
     _unanswered: dict[tuple[str, str], str]
     """Tokens of claims whose reply did not arrive: asked again, they bring the same jobs."""
-    _seen: dict[str, bytes]
-    """The last entry seen of each stream that wakes a worker."""
+    _ears: dict[tuple[str, str], Ear]
+    """By lane and worker."""
 
     async def claim(self, model: str, worker_id: str, room: int) -> tuple[Claim, ...]:
         """See ``Queue.claim``."""
@@ -109,49 +107,10 @@ class ConsumerSide(RedisSide):
 
     async def wait(self, model: str, worker_id: str, *, for_work: bool, timeout_seconds: float) -> Wakeup:
         """See ``Queue.wait``."""
-        keys = LaneKeys(lane_of(model))
-        loop = asyncio.get_running_loop()
-        until = loop.time() + timeout_seconds
-        control = keys.control(worker_id)
-        streams = [control, *([keys.wake] if for_work else [])]
-        # The bell rings when the lane stops being empty: see that it is, and wait for rings after that look.
-        if for_work and await self._has_work(keys):
-            return Wakeup(may_have_work=True)
-        while True:
-            left_ms = round((until - loop.time()) * 1000)
-            positions = [self._seen.get(name, b"0") for name in streams]
-            block_ms = max(1, min(BLOCK_MS, left_ms))
-            try:
-                reply = await self._server.block(
-                    "XREAD", "COUNT", 64, "BLOCK", block_ms, "STREAMS", *streams, *positions
-                )
-            except RefusedError:  # one of them is no stream
-                await self._server.fcall("headway_mend", keys.tag, worker_id)
-                return Wakeup(may_have_work=for_work)
-            if reply or left_ms <= BLOCK_MS:
-                return self._wakeup(keys, control, reply)
-
-    async def _has_work(self, keys: LaneKeys) -> bool:
-        fields = [f"{what}:{band}" for what in ("jobs", "returned") for band in Priority]
-        rings, counts = await self._server.pipeline(
-            [("XREVRANGE", keys.wake, "+", "-", "COUNT", 1), ("HMGET", keys.books, *fields)]
-        )
-        if isinstance(rings, list):
-            self._seen[keys.wake] = cast("Any", rings)[0][0] if rings else b"0"
-        # What is no hash is put right by the next claim.
-        return not isinstance(counts, list) or any(count not in (None, b"0") for count in counts)
-
-    def _wakeup(self, keys: LaneKeys, control: str, reply: Reply) -> Wakeup:
-        cancelled: list[str] = []
-        may_have_work = False
-        for raw_name, entries in cast("list[Any]", reply or []):
-            name = raw_name.decode()
-            self._seen[name] = entries[-1][0]
-            may_have_work = may_have_work or name != control
-            if name == control:
-                jobs = (pairs(flat).get("job") for _, flat in entries)
-                cancelled += [f"{keys.lane}:{key.decode()}" for key in jobs if key]
-        return Wakeup(may_have_work, tuple(cancelled))
+        name = (lane_of(model), worker_id)
+        if name not in self._ears:
+            self._ears[name] = Ear(self._server, LaneKeys(name[0]), worker_id)
+        return await self._ears[name].wait(for_work=for_work, timeout_seconds=timeout_seconds)
 
     async def heartbeat(self, card: WorkerCard, *, ttl_seconds: float) -> None:
         """See ``Queue.heartbeat``."""

@@ -40,7 +40,7 @@ class RedisQueue(ProducerSide, ConsumerSide, ListingSide):
         self.tenant_store: TenantStore = RedisTenants(self._server, self._clock)
         self.quota_store: QuotaStore = RedisQuotas(self._server, settings)
         self._unanswered = {}
-        self._seen = {}
+        self._ears = {}
 
     async def workers(self) -> tuple[WorkerCard, ...]:
         """See ``Queue.workers``."""
@@ -84,5 +84,7 @@ class RedisQueue(ProducerSide, ConsumerSide, ListingSide):
     async def close(self) -> None:
         """See ``Queue.close``."""
         self._server.seal()
+        for ear in self._ears.values():
+            await ear.close()
         await self._reader.close()
         await self._server.close()

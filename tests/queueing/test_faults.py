@@ -270,6 +270,37 @@ async def test_a_worker_restarts_under_its_old_name(redis_url: str, open_queue: 
     assert result.reason is EndReason.STOP
 
 
+async def test_a_wait_that_is_given_up_ends_at_once_and_keeps_its_connection(
+    shared_redis: Callable[[str], RedisServer], open_queue: OpenQueue
+) -> None:
+    """A worker gives up its wait whenever a job ends, at any moment: nothing may stand still for that."""
+    server = shared_redis("valkey9")
+    queue = open_queue(server.url)
+    await queue.check_server()
+    before = _connections_so_far(server)
+    for n in range(60):
+        waiting = asyncio.create_task(queue.wait(MODEL, "w", for_work=n % 2 == 0, timeout_seconds=30))
+        await asyncio.sleep(n * 0.0001)
+        waiting.cancel()
+        await asyncio.wait((waiting,), timeout=1)
+        assert waiting.cancelled()
+    assert _connections_so_far(server) - before < 30
+    await queue.submit_body(MODEL, BODY, key="k")
+    assert (await queue.wait(MODEL, "w", for_work=True, timeout_seconds=30)).may_have_work
+    (claim,) = await queue.claim(MODEL, "w", 1)
+    waiting = asyncio.create_task(queue.wait(MODEL, "w", for_work=False, timeout_seconds=30))
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    await queue.cancel(claim.job_id, "stop")
+    wakeup = await queue.wait(MODEL, "w", for_work=False, timeout_seconds=30)
+    assert wakeup.cancelled == (claim.job_id,)
+
+
+def _connections_so_far(server: RedisServer) -> int:
+    facts = server.command("INFO", "stats").decode()
+    return int(facts.partition("total_connections_received:")[2].split()[0])
+
+
 async def test_closing_a_queue_ends_whoever_waits_on_it(redis_url: str, open_queue: OpenQueue) -> None:
     queue = open_queue(redis_url)
     await queue.submit_body(MODEL, BODY, key="k")
