@@ -14,6 +14,24 @@ from tests.model.symmetry import representative
 STUCK = "from every world all that was accepted can still come to its end, without any further misfortune"
 
 
+Kind = tuple[str, str, object]
+"""Of a step: the call or event, what became of it, and what was answered."""
+
+
+def kind_of(action: Action) -> Kind:
+    """What sort of step it is."""
+    outcome, call = action.outcome, action.call
+    if call is None:
+        return action.name, "", None
+    if call.function == "reap":
+        return call.function, action.fate, tuple(map(bool, outcome))
+    return (
+        call.function,
+        action.fate,
+        outcome[0] if outcome and isinstance(outcome[0], str) else bool(outcome),
+    )
+
+
 @dataclass(slots=True)
 class Exploration:
     """What was found."""
@@ -23,8 +41,7 @@ class Exploration:
     broken: str | None = None
     path: list[Action] = field(default_factory=list[Action])
     """The steps to the broken promise."""
-    kinds: Counter[tuple[str, str, object]] = field(default_factory=Counter[tuple[str, str, object]])
-    """Steps by call or event, fate, and the kind of answer."""
+    kinds: Counter[Kind] = field(default_factory=Counter[Kind])
 
     def __str__(self) -> str:
         lines = [
@@ -61,7 +78,7 @@ class _Search:
             number = self._numbers[world]
             for action, step in moves(world, self._bounds, self._rules):
                 self._found.steps += 1
-                self._count(action)
+                self._found.kinds[kind_of(action)] += 1
                 if step == world:
                     continue
                 after = representative(step, has_fences=self._has_fences)
@@ -78,15 +95,6 @@ class _Search:
         self._found.worlds = len(self._numbers)
         self._look_for_stuck()
         return self._found
-
-    def _count(self, action: Action) -> None:
-        answer = (
-            action.outcome[0]
-            if action.outcome and isinstance(action.outcome[0], str)
-            else bool(action.outcome)
-        )
-        name = action.call.function if action.call else action.name
-        self._found.kinds[name, action.fate, answer] += 1
 
     def _add(self, world: World, parent: int) -> int:
         number = self._numbers[world] = len(self._numbers)

@@ -229,7 +229,7 @@ class _Turn:
     def _call(
         self, call: Call, unknowing: World, knowing: Callable[[Outcome], World], *, has_fates: bool = True
     ) -> Iterator[Step]:
-        """One call with each of its fates. Both worlds are as the caller leaves them, the server as before."""
+        """One call with each of its fates. Both worlds: as their caller leaves them."""
         server, outcome = execute(self._world.server, call, self._bounds, self._rules)
         yield Action("call", call, "ok", outcome), knowing(outcome)._replace(server=server)
         if not has_fates:

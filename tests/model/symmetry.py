@@ -140,6 +140,12 @@ def _seated(server: Server, order: list[int]) -> Server:
 
 def _renamed(world: World) -> World:
     """Names become small numbers in the order in which they appear; a counter (negative) stays."""
+    names = names_in(world)
+    return world if all(old == new for old, new in names.items()) else with_names(world, names)
+
+
+def names_in(world: World) -> dict[int, int]:
+    """Each name in a world, with a small number for it."""
     names: dict[int, int] = {NOBODY: NOBODY}
     for worker in world.workers:
         names.setdefault(worker.asked, len(names))
@@ -163,8 +169,11 @@ def _renamed(world: World) -> World:
         for last in server.last_claims:
             if last is not None:
                 names.setdefault(last[0], len(names))
-    if all(old == new for old, new in names.items()):
-        return world
+    return names
+
+
+def with_names(world: World, names: dict[int, int]) -> World:
+    """The same world by other names."""
     return world._replace(
         workers=tuple(_worker(worker, names) for worker in world.workers),
         late=None if world.late is None else _call(world.late, names),
