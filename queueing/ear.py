@@ -18,8 +18,8 @@ _START: Final = b"0-0"
 class Ear:
     """Reads both streams by one blocking call at a time.
 
-    A caller that gives up leaves the call to whoever waits next. Cutting it off would cost its connection, and
-    a cancel that comes while a connection is being made may be lost inside the client library, for as long as
+    A caller that gives up leaves the call to whoever waits next. Cutting it off would cost its connection,
+    and a cancel that comes while one is being made may be lost inside the client library, for as long as
     the call then blocks: a worker with short jobs stood still for 2 s that way.
     """
 
