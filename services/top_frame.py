@@ -52,7 +52,7 @@ def _head(figures: Figures) -> str:
     dead = sum(lane.dead_letters for lane in figures.lanes)
     return (
         f"headway  {at:%H:%M:%S} UTC  {waiting:,} waiting  {running:,} running  {rate:,.1f} tokens/s"
-        f"  {dead:,} dead letters"
+        f"  {dead:,} dead {'letter' if dead == 1 else 'letters'}"
     )
 
 

@@ -138,9 +138,9 @@ def test_show_tells_a_jobs_life_step_by_step(ask: Command, play: Play) -> None:
     for width in ("80", "160"):
         text = ask("jobs", "show", job_id, COLUMNS=width).stdout
         assert "metadata  batch=7" in text
+        assert "TIME (UTC)" in text
         assert "acme, batch" in text
         assert [line.split()[0] for line in text.splitlines()[:2]] == ["job", "state"]
-    assert "TIME (UTC)" in text
 
 
 def test_show_tells_of_deadline_reservation_settlement_and_cancel(ask: Command, play: Play) -> None:

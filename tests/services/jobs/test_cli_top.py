@@ -86,7 +86,7 @@ def test_a_frame_has_the_queue_by_class_and_tenant_with_shares_beside_weights(
     assert (tenants["late"]["due"], tenants["late"]["share"]) == (None, 0.2)
 
     text = ask("top", "--once").stdout
-    assert "5 waiting  1 running  81.5 tokens/s  1 dead letters" in text
+    assert "5 waiting  1 running  81.5 tokens/s  1 dead letter\n" in text
     rows = [line.split() for line in text.splitlines()]
     headings = [row[0] for row in rows if row and row[0].isupper()]
     assert headings == ["MODEL", "TENANT", "WORKER"]
