@@ -183,6 +183,8 @@ local function sweep(tag, account, now)
     for _, job in ipairs(on(tag, 'ZRANGE', 'gone', 0, over - 1)) do old[#old + 1] = job end
   end
   for _, job in ipairs(old) do forget(tag, job, 'g') end
+  -- These may be new since the account was dated, and the tenant may never call again.
+  for _, key in ipairs({'res', 'gone'}) do redis.call('PEXPIRE', name(tag, key), BOOKS_KEPT_MS) end
 end
 
 -- Makes a lapsed reservation again: its job lives after all, so nothing is asked.
