@@ -1,4 +1,4 @@
-"""The processes that are struck, workers and a gateway, with clocks of their own; started again at their end."""
+"""The processes that are struck, workers and a gateway, each with a clock and a supervisor of its own."""
 
 from __future__ import annotations
 

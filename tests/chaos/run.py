@@ -36,8 +36,8 @@ class Options:
     """What a run is."""
 
     seed: int = 1
-    seconds: float = 1200.0
-    jobs: int = 3000
+    seconds: float = 1260.0
+    jobs: int = 2500
     workers: int = 3
     kind: str = "valkey9"
     every: float = 1.2
