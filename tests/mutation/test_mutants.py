@@ -14,13 +14,15 @@ from pathlib import Path
 
 import pytest
 from tests.mutation.mutants import MUTANTS, Mutant
+from tests.mutation.queue_mutants import QUEUE_MUTANTS
 
+ALL = (*MUTANTS, *QUEUE_MUTANTS)
 ROOT = Path(__file__).parents[2]
 COPIED = ("engine", "kernels", "queueing", "gateway", "services", "src", "tests", "pyproject.toml")
 
 
 def copy_tree(target: Path) -> None:
-    """What a test of the engine needs."""
+    """What the mutants' tests need."""
     for name in COPIED:
         if (ROOT / name).is_dir():
             shutil.copytree(
@@ -56,7 +58,7 @@ def is_killed(tree: Path, mutant: Mutant) -> bool:
     return result.returncode == 1
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+@pytest.mark.parametrize("mutant", ALL, ids=lambda mutant: mutant.name.replace(" ", "-"))
 def test_every_mutant_still_applies(mutant: Mutant) -> None:
     assert (ROOT / mutant.file).read_text().count(mutant.right) == 1
     assert (ROOT / mutant.test.split("::", maxsplit=1)[0]).is_file()
@@ -66,16 +68,16 @@ def test_every_mutant_still_applies(mutant: Mutant) -> None:
 @pytest.mark.timeout(3600)
 def test_every_mutant_is_killed(tmp_path: Path) -> None:
     copy_tree(tmp_path)
-    for test in sorted({mutant.test for mutant in MUTANTS}):
+    for test in sorted({mutant.test for mutant in ALL}):
         assert run(tmp_path, test).returncode == 0, f"{test} fails without any mutant"
-    survivors = [mutant.name for mutant in MUTANTS if not is_killed(tmp_path, mutant)]
+    survivors = [mutant.name for mutant in ALL if not is_killed(tmp_path, mutant)]
     assert survivors == []
 
 
 def main() -> None:
     """Print each mutant and what became of it."""
     part = sys.argv[1] if len(sys.argv) > 1 else ""
-    chosen = [mutant for mutant in MUTANTS if part in mutant.name]
+    chosen = [mutant for mutant in ALL if part in mutant.name]
     with tempfile.TemporaryDirectory() as folder:
         copy_tree(Path(folder))
         killed = 0
