@@ -4,7 +4,7 @@ PYTHON ?= python3
 export PYTHON
 BIN := .venv/bin
 
-.PHONY: help up setup dev test lint types check wheel-check soak bench-stalled format constraints clean
+.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak chaos bench-stalled format constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -21,6 +21,9 @@ dev: ## install what tests, linters and type checkers need into .venv
 test: dev ## run the tests
 	@$(BIN)/pytest $(ARGS)
 
+test-redis7: dev ## the queue's and the fault suites on Redis 7.0 (`make test` runs them on Valkey)
+	@HEADWAY_TEST_SERVER=redis7 $(BIN)/pytest tests/queueing tests/contract tests/faults/worker $(ARGS)
+
 lint: dev ## ruff: format and rules
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check .
 
@@ -34,6 +37,9 @@ check: lint types test wheel-check ## everything that CI runs
 
 soak: dev ## random walks of 10⁶ steps and every mutant (about 25 minutes on one core)
 	@$(BIN)/pytest -m soak --timeout=0 $(ARGS)
+
+chaos: dev ## jobs stream while workers, server, network and clocks fail (21 minutes; ARGS="--seed 7 --seconds 60")
+	@$(BIN)/python -m tests.chaos $(ARGS)
 
 bench-stalled: setup ## does a reader that stops reading slow anybody else down? (about 2 minutes)
 	@$(BIN)/python ops/bench/stalled_reader.py $(ARGS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -17,6 +17,7 @@ from headway.gateway.json_response import json_response
 from headway.gateway.metrics import JobMeter
 from headway.gateway.openai_answers import ChunkStream, whole_answer
 from headway.gateway.openai_styles import Envelope, Style
+from headway.gateway.quota_headers import quota_headers
 from headway.gateway.request_record import record_of
 from headway.gateway.sse import DONE, frame
 from headway.queueing.events import START, EndEvent, JobResult
@@ -60,7 +61,7 @@ class Answer(Response):
                 self._gateway, work, writer, receive, abandon=run.abandon, job_ids=lambda: run.job_ids
             )
         except ApiError as error:
-            error.headers |= _job_headers(run)  # what was generated is kept under that id
+            error.headers = _job_headers(run) | error.headers  # what was generated is kept under that id
             raise
         finally:
             record.note(jobs=run.job_ids, error=writer.failure.code if writer.failure else None)
@@ -169,5 +170,6 @@ class AnswerFrames:
         return b"".join(frames)
 
 
-def _job_headers(run: JobRun) -> Mapping[str, str]:
-    return {"x-headway-job-id": ", ".join(run.job_ids)} if run.job_ids else {}
+def _job_headers(run: JobRun) -> dict[str, str]:
+    named = {"x-headway-job-id": ", ".join(run.job_ids)} if run.job_ids else {}
+    return named | quota_headers(run.standing)

@@ -11,8 +11,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from headway.gateway.callers import Callers
 from headway.gateway.chat import chat_routes
 from headway.gateway.completions import completion_routes
+from headway.gateway.errands import Errands
 from headway.gateway.errors import ApiError, from_queueing
 from headway.gateway.gateway import Gateway
 from headway.gateway.health import health_routes
@@ -25,6 +27,8 @@ from headway.gateway.models import model_routes
 from headway.gateway.request_log import RequestLog
 from headway.gateway.request_record import record_of
 from headway.gateway.settings import GatewaySettings
+from headway.gateway.unanswered import Unanswered
+from headway.queueing.admission import Admission
 from headway.queueing.client import Client
 from headway.queueing.errors import QueueingError
 from headway.queueing.protocol import Queue
@@ -45,13 +49,18 @@ def create_app(
     time for open streams is over, then the server's own shutdown.
     """
     queue = queue.queue if isinstance(queue, Client) else queue
+    errands = Errands()
+    admission = Admission(queue, clock=wall_clock)
     gateway = Gateway(
         queue=queue,
+        unanswered=Unanswered(queue, admission, errands, clock=clock, wall_clock=wall_clock),
+        callers=Callers(queue),
         settings=settings,
         metrics=Metrics(registry, max_tenants=settings.metric_tenants),
         models=ModelDirectory(queue, ttl_seconds=settings.models_ttl_seconds, clock=clock),
         clock=clock,
         wall_clock=wall_clock,
+        errands=errands,
     )
 
     @asynccontextmanager

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
 from headway.gateway.answer import Answer
+from headway.gateway.callers import caller_of
 from headway.gateway.gateway import Gateway
 from headway.gateway.intake import admit
 from headway.gateway.json_body import read_json_object
@@ -21,14 +22,14 @@ from headway.gateway.validation import refusal
 
 def chat_routes(gateway: Gateway) -> APIRouter:
     """The chat endpoint."""
-    router = APIRouter()
+    router = APIRouter(dependencies=[Depends(gateway.callers.identify)])
 
     @router.post("/v1/chat/completions", openapi_extra=json_body_of(ChatRequest))
     async def chat_completions(request: Request) -> Response:
         """Answer a conversation, whole or as a stream."""
         body = await read_json_object(request, gateway.settings)
         asked = parse_chat(body)
-        job = chat_job(asked, request.headers)
+        job = chat_job(asked, request.headers, caller_of(request))
         envelope = await admit(gateway, request, (job,), wants_logprobs=bool(asked.logprobs))
         return Answer(
             gateway, (job,), ChatStyle(), envelope, streams=asked.streams, includes_usage=asked.includes_usage

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
 from headway.gateway.answer import Answer
+from headway.gateway.callers import caller_of
 from headway.gateway.gateway import Gateway
 from headway.gateway.intake import admit
 from headway.gateway.json_body import read_json_object
@@ -21,14 +22,14 @@ from headway.gateway.validation import refusal
 
 def completion_routes(gateway: Gateway) -> APIRouter:
     """The completions endpoint."""
-    router = APIRouter()
+    router = APIRouter(dependencies=[Depends(gateway.callers.identify)])
 
     @router.post("/v1/completions", openapi_extra=json_body_of(CompletionRequest))
     async def completions(request: Request) -> Response:
         """Continue one prompt or several, whole or as a stream."""
         body = await read_json_object(request, gateway.settings)
         asked = parse_completion(body)
-        jobs = completion_jobs(asked, request.headers, gateway.settings.max_prompts)
+        jobs = completion_jobs(asked, request.headers, gateway.settings.max_prompts, caller_of(request))
         echoed = tuple(str(prompt) for prompt in asked.prompt) if asked.echo else ()
         envelope = await admit(
             gateway, request, jobs, wants_logprobs=asked.logprobs is not None, echoed=echoed

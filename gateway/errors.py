@@ -4,7 +4,9 @@ Which status for what (clients of OpenAI retry 408, 409, 429 and 5xx unless ``x-
 
 400 the request, or the job once its worker saw it, can never work as it is
 404 no such path, model or job                    405 415 413 422-like cases as usual in HTTP
+401 no API key, or an unknown one                 403 a model or class that the tenant may not use
 409 idempotency key with another body, or a job cancelled by someone else; not to be retried
+429 a limit of your tenant is used up: ``Retry-After`` says when, ``x-headway-reason`` which
 503 no capacity or no queue now: ``Retry-After`` says when, ``x-headway-reason`` why
 504 the job's own deadline passed; not to be retried, the next try would be late as well
 500 the job failed in its worker; not to be retried, since the queue has retried it already
@@ -16,17 +18,32 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
+from headway.gateway.quota_headers import quota_headers
 from headway.queueing.errors import (
     IdempotencyConflictError,
     InvalidJobError,
+    NotAllowedError,
     QueueFullError,
     QueueingError,
     QueueUnavailableError,
+    QuotaExceededError,
     UnknownJobError,
 )
 from headway.queueing.events import EndEvent, EndReason, JobError, JobResult
+from headway.queueing.quota_values import QuotaLimit
 
 NO_RETRY: Final = {"x-should-retry": "false"}
+LONG_WAIT_SECONDS: Final = 120.0
+"""From here on OpenAI's clients ignore ``Retry-After`` and try at once: they are told not to."""
+
+QUOTA_CODES: Final = {
+    QuotaLimit.RPM: "requests_per_minute_exceeded",
+    QuotaLimit.TPM: "tokens_per_minute_exceeded",
+    QuotaLimit.CONCURRENCY: "concurrency_exceeded",
+    QuotaLimit.QUEUED_JOBS: "queued_jobs_exceeded",
+    QuotaLimit.QUEUED_TOKENS: "queued_tokens_exceeded",
+    QuotaLimit.DAILY_TOKENS: "daily_tokens_exceeded",
+}
 
 
 class ApiError(Exception):
@@ -39,9 +56,11 @@ class ApiError(Exception):
         *,
         code: str,
         param: str | None = None,
+        kind: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
+        self.kind = kind or ("invalid_request_error" if status < 500 else "server_error")
         self.status = status
         self.message = message
         self.code = code
@@ -50,9 +69,8 @@ class ApiError(Exception):
 
     def body(self) -> dict[str, object]:
         """OpenAI's error object: all four members are always there."""
-        kind = "invalid_request_error" if self.status < 500 else "server_error"
         return {
-            "error": {"message": self.message, "type": kind, "param": self.param, "code": self.code},
+            "error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code},
         }
 
 
@@ -67,12 +85,27 @@ def invalid_request(message: str, *, param: str | None = None, code: str = "inva
 
 def unavailable(message: str, *, reason: str, retry_after_seconds: float) -> ApiError:
     """A 503 that says why in ``x-headway-reason`` and when to come back in ``Retry-After``."""
-    headers = {
+    headers = _retry_headers(reason, retry_after_seconds)
+    return ApiError(503, message, code=reason, headers=headers)
+
+
+def _retry_headers(reason: str, retry_after_seconds: float) -> dict[str, str]:
+    return {
         "retry-after": str(max(1, math.ceil(retry_after_seconds))),
         "retry-after-ms": str(max(1, math.ceil(retry_after_seconds * 1000))),
         "x-headway-reason": reason,
     }
-    return ApiError(503, message, code=reason, headers=headers)
+
+
+def _quota_exceeded(error: QuotaExceededError) -> ApiError:
+    """A 429 in OpenAI's terms: ``type`` is requests or tokens, the code names the limit."""
+    code = QUOTA_CODES[error.limit]
+    headers = _retry_headers(code, error.retry_after_seconds) | quota_headers(error.standing)
+    if error.retry_after_seconds > LONG_WAIT_SECONDS:
+        headers |= NO_RETRY
+    return ApiError(
+        429, str(error), code=code, kind="tokens" if "tokens" in code else "requests", headers=headers
+    )
 
 
 def shutting_down(job_ids: tuple[str, ...] = ()) -> ApiError:
@@ -116,6 +149,10 @@ def from_queueing(error: QueueingError) -> ApiError:  # noqa: PLR0911 # one retu
             return ApiError(
                 409, str(error), code="idempotency_conflict", param="Idempotency-Key", headers=NO_RETRY
             )
+        case NotAllowedError():
+            return ApiError(403, str(error), code="not_allowed", param=error.param, headers=NO_RETRY)
+        case QuotaExceededError():
+            return _quota_exceeded(error)
         case QueueFullError():
             return unavailable(str(error), reason="queue_full", retry_after_seconds=error.retry_after_seconds)
         case QueueUnavailableError():

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from headway.gateway.callers import Callers
 from headway.gateway.errands import Errands
 from headway.gateway.metrics import Metrics
 from headway.gateway.model_directory import ModelDirectory
 from headway.gateway.settings import GatewaySettings
 from headway.gateway.stopping import Stopping
+from headway.gateway.unanswered import Unanswered
 from headway.queueing.protocol import Queue
 
 
@@ -18,6 +20,9 @@ class Gateway:
     """One gateway process. ``services/`` reaches it as ``app.state.gateway``, to drain and to end it."""
 
     queue: Queue
+    unanswered: Unanswered
+    """Through which jobs are posted: it asks the tenants' limits, and takes back what got no answer."""
+    callers: Callers
     settings: GatewaySettings
     metrics: Metrics
     models: ModelDirectory
@@ -25,8 +30,8 @@ class Gateway:
     """Monotonic seconds, for durations."""
     wall_clock: Callable[[], float]
     """Seconds since the epoch, for ``created``."""
+    errands: Errands
     stopping: Stopping = field(default_factory=Stopping)
-    errands: Errands = field(default_factory=Errands)
 
     async def close(self) -> None:
         """End the open streams and see the last cancels through; the queue's connections are the caller's."""

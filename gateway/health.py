@@ -39,9 +39,9 @@ def health_routes(gateway: Gateway) -> APIRouter:
     async def readyz() -> Response:
         """200 when a job posted now would be worked on now."""
         fleet = await probe(gateway)
-        ready = 0 if fleet is None else sum(card.state == "ready" for card in fleet.workers)
-        reason = _unready(gateway, fleet, ready)
-        answer = {"ready": reason is None, "reason": reason, "ready_workers": ready}
+        models = [] if fleet is None else [card.model for card in fleet.workers if card.state == "ready"]
+        reason = _unready(gateway, fleet, len(models)) or await _unwritable(gateway, models)
+        answer = {"ready": reason is None, "reason": reason, "ready_workers": len(models)}
         return json_response(answer, status=200 if reason is None else 503)
 
     @router.get("/metrics")
@@ -83,6 +83,19 @@ def _unready(gateway: Gateway, fleet: Fleet | None, ready: int) -> str | None:
         return "the queue does not answer"
     if not ready:
         return f"no worker is ready ({len(fleet.workers)} known)"
+    return None
+
+
+async def _unwritable(gateway: Gateway, models: list[str]) -> str | None:
+    """Why the queue would refuse a job of one of these models now."""
+    try:
+        async with asyncio.timeout(gateway.settings.probe_seconds):
+            for model in sorted(set(models)):
+                await gateway.queue.check_writes(model)
+    except QueueingError as error:
+        return f"the queue takes no jobs: {error}"
+    except TimeoutError:
+        return "the queue does not answer"
     return None
 
 

@@ -15,7 +15,7 @@ def index_routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/")
     async def index() -> Response:
-        """A short list of the endpoints."""
+        """A short list of the endpoints, and whether anybody may use them (null: the queue is away)."""
         endpoints = {
             "chat": "POST /v1/chat/completions",
             "completions": "POST /v1/completions",
@@ -31,6 +31,7 @@ def index_routes(gateway: Gateway) -> APIRouter:
             "metrics": "GET /metrics",
             "schema": "GET /openapi.json",
         }
-        return json_response({"name": "headway", "version": gateway.settings.version, "endpoints": endpoints})
+        about = {"name": "headway", "version": gateway.settings.version}
+        return json_response(about | {"open_mode": await gateway.callers.is_open(), "endpoints": endpoints})
 
     return router

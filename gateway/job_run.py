@@ -13,6 +13,7 @@ from headway.queueing.errors import QueueUnavailableError
 from headway.queueing.events import EndReason
 from headway.queueing.messages import Job
 from headway.queueing.protocol import Cancelled
+from headway.queueing.quota_values import QuotaStanding
 
 _log = structlog.stdlib.get_logger("headway.gateway")
 
@@ -29,6 +30,8 @@ class JobRun:
         self.jobs = tuple(jobs)
         self.meters = tuple(meters)
         self._gateway = gateway
+        self.standing: QuotaStanding | None = None
+        """The tenant's rates after the last job posted."""
         self._job_ids: list[str] = []
         self._to_cancel: list[tuple[str, JobMeter]] = []
         self._submission: asyncio.Task[None] | None = None
@@ -50,7 +53,8 @@ class JobRun:
 
     async def _submit_all(self) -> None:
         for job, meter in zip(self.jobs, self.meters, strict=True):
-            submitted = await self._gateway.queue.submit(job)
+            submitted = await self._gateway.unanswered.submit(job)
+            self.standing = submitted.standing or self.standing
             self._job_ids.append(submitted.job_id)
             if submitted.created:
                 tenant = self._gateway.metrics.tenant(job.tenant)

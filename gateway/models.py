@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from headway.gateway.gateway import Gateway
@@ -12,7 +12,7 @@ from headway.gateway.model_directory import Fleet, model_not_found
 
 def model_routes(gateway: Gateway) -> APIRouter:
     """The model endpoints."""
-    router = APIRouter()
+    router = APIRouter(dependencies=[Depends(gateway.callers.identify)])
 
     @router.get("/v1/models")
     async def list_models() -> Response:

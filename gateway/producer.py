@@ -1,7 +1,8 @@
 """Who posts a job and on which terms: tenant, band, deadline, idempotency, what a disconnect means.
 
 Each term may be a header, a field of the body, or both if they agree. A proxy that sets ``X-Tenant`` from its
-own authentication therefore cannot be overruled by a body, nor by a second header of that name.
+own authentication therefore cannot be overruled by a body, nor by a second header of that name. Where API
+keys exist, the key alone decides on the tenant, whatever else the request says.
 """
 
 from __future__ import annotations
@@ -25,10 +26,16 @@ _HEADERS: Final = {
 }
 
 
-def producer_terms(headers: Headers, body: Mapping[str, object]) -> dict[str, Any]:
-    """The terms under the job contract's field names, those given only; raises ApiError 400."""
+def producer_terms(headers: Headers, body: Mapping[str, object], caller: str | None = None) -> dict[str, Any]:
+    """The terms under the job contract's field names, those given only; raises ApiError 400.
+
+    ``caller``: the tenant that the request's API key stands for, None in open mode.
+    """
     terms: dict[str, Any] = {}
     for name, header in _HEADERS.items():
+        if name == "tenant" and caller is not None:
+            terms[name] = caller
+            continue
         in_body = body.get(name)
         in_header = _header_value(name, header, headers)
         if in_body is not None and in_header is not None and in_body != in_header:

@@ -38,7 +38,7 @@ _SAME_NAME: Final = (
 )
 
 
-def chat_job(request: ChatRequest, headers: Headers) -> Job:
+def chat_job(request: ChatRequest, headers: Headers, caller: str | None = None) -> Job:
     """The one job of a chat request; raises ApiError 400."""
     _check_stream_options(request)
     if request.top_logprobs is not None and not request.logprobs:
@@ -55,17 +55,26 @@ def chat_job(request: ChatRequest, headers: Headers) -> Job:
         renamed={"max_tokens": max_name, "logprobs": "top_logprobs"},
     )
     messages = [message.model_dump(exclude_none=True) for message in request.messages]
-    return _job(request, headers, sampling, {"messages": messages})
+    return _job(request, headers, sampling, {"messages": messages}, caller=caller)
 
 
-def completion_jobs(request: CompletionRequest, headers: Headers, max_prompts: int) -> tuple[Job, ...]:
+def completion_jobs(
+    request: CompletionRequest, headers: Headers, max_prompts: int, caller: str | None = None
+) -> tuple[Job, ...]:
     """One job for each prompt, in order; raises ApiError 400."""
     _check_stream_options(request)
     _check_completion(request, max_prompts)
     max_tokens = request.max_tokens if request.max_tokens is not None else COMPLETION_MAX_TOKENS
     sampling = _sampling(request, max_tokens=max_tokens, logprobs=request.logprobs, renamed={})
     return tuple(
-        _job(request, headers, sampling, _prompt(prompt), key_suffix=f":{index}" if index else "")
+        _job(
+            request,
+            headers,
+            sampling,
+            _prompt(prompt),
+            caller=caller,
+            key_suffix=f":{index}" if index else "",
+        )
         for index, prompt in enumerate(request.prompt)
     )
 
@@ -117,10 +126,11 @@ def _job(
     sampling: SamplingParams,
     prompt: dict[str, Any],
     *,
+    caller: str | None,
     key_suffix: str = "",
 ) -> Job:
     fields = request.model_dump(exclude_none=True)
-    terms = {"priority": Priority.INTERACTIVE} | producer_terms(headers, fields)
+    terms = {"priority": Priority.INTERACTIVE} | producer_terms(headers, fields, caller)
     terms |= {name: fields[name] for name in ("demotable", "objective") if name in fields}
     if "idempotency_key" in terms:
         terms["idempotency_key"] += key_suffix

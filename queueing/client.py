@@ -9,6 +9,7 @@ from typing import Any, Final, Self, TypeVar
 
 from pydantic import ValidationError
 
+from headway.queueing.admission import Admission
 from headway.queueing.errors import QueueUnavailableError
 from headway.queueing.events import START, Cursor, EndEvent, JobResult, JobState, JobStatus, StreamEvent
 from headway.queueing.messages import Job, invalid_job
@@ -28,6 +29,7 @@ class Client:
 
     def __init__(self, queue: Queue, *, patience_seconds: float = 30.0) -> None:
         self.queue = queue
+        self._admission = Admission(queue)
         self._patience_seconds = patience_seconds
 
     @classmethod
@@ -46,7 +48,8 @@ class Client:
     async def submit(self, job: Job | None = None, *, key: str | None = None, **fields: Any) -> Submitted:
         """Accept a job, given as a Job or as its fields (``model=…, prompt=…``), durably and once.
 
-        Raises InvalidJobError, IdempotencyConflictError, QueueFullError, QueueUnavailableError.
+        The limits of the job's tenant hold. Raises InvalidJobError, NotAllowedError, QuotaExceededError,
+        IdempotencyConflictError, QueueFullError, QueueUnavailableError.
         """
         if job is None:
             try:
@@ -55,7 +58,7 @@ class Client:
                 raise invalid_job(error) from None
         elif fields:
             raise TypeError("give a Job or its fields, not both")
-        return await self.queue.submit(job, key=key)
+        return await self._admission.submit(job, key=key)
 
     async def stream(self, job_id: str, after: Cursor | str = START) -> AsyncIterator[StreamEvent]:
         """Every event after a cursor exactly once, up to and with the EndEvent.

@@ -6,6 +6,7 @@ The formats are part of the wire protocol (docs/wire-protocol.md); lua/ending.lu
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, fields
 from typing import Any, cast
@@ -23,22 +24,25 @@ from headway.queueing.events import (
     JobResult,
     JobState,
     JobStatus,
+    PastClaim,
     StreamEvent,
     TokenEvent,
     TokenLogprob,
     TopLogprob,
     Usage,
 )
+from headway.queueing.ids import model_of
 from headway.queueing.intake import read_metadata
 from headway.queueing.messages import Priority
 from headway.queueing.protocol import WorkerCard
 
+_LOG_LINE = re.compile(r"([0-9]{1,15}) ([0-9]{1,15}) ([a-z]+) ([0-9]{1,15}) (.*)")
+
 
 def entry_arguments(event: TokenEvent) -> tuple[str, ...]:
-    """One entry as the emit function takes it: tokens, part, i, t, k, e, l."""
+    """One entry as the emit function takes it: id, i, t, k, e, l."""
     return (
-        str(event.cursor.tokens),
-        str(event.cursor.part),
+        str(event.cursor),
         str(event.choice),
         event.text,
         ",".join(map(str, event.token_ids)),
@@ -182,8 +186,17 @@ def _probability(value: float | None) -> float:
 # -- records and cards --------------------------------------------------------------------------------
 
 
-def decode_status(job_id: str, record: dict[str, bytes]) -> JobStatus:
-    """A job's record; fields that are missing or unreadable count as not set."""
+def decode_status(job_id: str, record_reply: Any, entries: Any) -> JobStatus | None:
+    """A job's record and the newest entries of its token stream; None for no record.
+
+    Fields that are missing or unreadable count as not set.
+    """
+    if isinstance(record_reply, Exception):
+        raise record_reply
+    record = pairs(record_reply)
+    if not record.get("state"):
+        return None
+    lane = job_id.rpartition(":")[0]
 
     def text(name: str) -> str:
         return record.get(name, b"").decode(errors="replace")
@@ -194,11 +207,11 @@ def decode_status(job_id: str, record: dict[str, bytes]) -> JobStatus:
     error = record.get("error")
     return JobStatus(
         job_id=job_id,
-        model=text("model"),
+        model=model_of(lane),
         tenant=text("tenant"),
         priority=Priority(text("band") or "standard"),
         state=JobState(text("state")),
-        committed_tokens=number("n"),
+        committed_tokens=number("n") or _committed(entries),
         attempts=number("attempts"),
         worker=text("worker") or None,
         created_ms=number("created"),
@@ -210,6 +223,25 @@ def decode_status(job_id: str, record: dict[str, bytes]) -> JobStatus:
         error=_error(orjson.loads(error)) if error else None,
         on_disconnect=text("on_disconnect") or "cancel",
         metadata=_metadata(text("metadata")),
+        claimed_ms=number("claimed"),
+        first_token_ms=number("first"),
+        history=_history(text("log")),
+        retry_of=f"{lane}:{text('parent')}" if text("parent") else None,
+        reserved=text("reserved"),
+    )
+
+
+def _committed(entries: Any) -> int:
+    """The tokens of the newest entry that is ours: a token stream counts itself."""
+    if isinstance(entries, Exception):
+        return 0  # it is no stream, so nothing is committed
+    return max((event.cursor.tokens for event in decode_events(entries)), default=0)
+
+
+def _history(log: str) -> tuple[PastClaim, ...]:
+    lines = (_LOG_LINE.match(line) for line in log.splitlines())
+    return tuple(
+        PastClaim(found[5], int(found[1]), int(found[2]), found[3], int(found[4])) for found in lines if found
     )
 
 
@@ -220,17 +252,21 @@ def _metadata(text: str) -> dict[str, str]:
         return {}
 
 
-def encode_card(card: WorkerCard) -> str:
-    """A worker's card as kept under ``w:``."""
-    return _dumps(asdict(card))
+def encode_card(card: WorkerCard, ttl_ms: int) -> str:
+    """A worker's card as kept under ``w:`` for ``ttl_ms`` from this heartbeat on."""
+    kept = asdict(card)
+    del kept["heartbeat_age_seconds"]
+    return _dumps(kept | {"ttl_ms": ttl_ms})
 
 
-def decode_card(text: bytes) -> WorkerCard | None:
-    """A card; None for one that another version wrote without what we need."""
+def decode_card(text: bytes, left_ms: int) -> WorkerCard | None:
+    """A card that lapses in ``left_ms``; None for one that another version wrote without what we need."""
     try:
         kept = cast("dict[str, Any]", orjson.loads(text))
+        age_ms = max(0, int(kept.get("ttl_ms", left_ms)) - left_ms)
+        kept["heartbeat_age_seconds"] = age_ms / 1000
         return WorkerCard(**{field.name: kept[field.name] for field in fields(WorkerCard)})
-    except (orjson.JSONDecodeError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return None
 
 

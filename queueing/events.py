@@ -180,6 +180,19 @@ class JobResult:
 
 
 @dataclass(frozen=True, slots=True)
+class PastClaim:
+    """A claim that did not end its job. Times as in JobStatus."""
+
+    worker: str
+    claimed_ms: int
+    ended_ms: int
+    outcome: str
+    """released: handed back; lost: its worker died or its lease ended."""
+    committed_tokens: int
+    """Of the whole job when the claim ended."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     """What a job's record says. Times are the server's clock in milliseconds since the epoch; 0: not yet."""
 
@@ -201,3 +214,13 @@ class JobStatus:
     error: JobError | None
     on_disconnect: str = "cancel"
     metadata: dict[str, str] = field(default_factory=dict[str, str])
+    claimed_ms: int = 0
+    """The last claim, by ``worker``."""
+    history: tuple[PastClaim, ...] = ()
+    """Earlier claims, the newest last; only some thirty are kept."""
+    retry_of: str | None = None
+    """The job whose body was posted again as this one."""
+    first_token_ms: int = 0
+    """When the first entry of its token stream came."""
+    reserved: str = ""
+    """Under which reservation of its tenant it was accepted; empty: none was needed."""

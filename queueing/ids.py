@@ -18,6 +18,7 @@ from headway.queueing.messages import JOB_KEY_PATTERN, MODEL_PATTERN
 _CROCKFORD: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _KEY = re.compile(JOB_KEY_PATTERN.removesuffix("$") + r"\Z")
 _MODEL = re.compile(MODEL_PATTERN.removesuffix("$") + r"\Z")
+_ENTRY = re.compile(r"[0-9]{1,20}-[0-9]{1,20}\Z")
 _LANE = re.compile(r"[A-Za-z0-9_.\-]{1,192}:[0-9]{1,4}\Z")
 
 
@@ -31,6 +32,11 @@ def lane_of(model: str, shard: int = 0) -> str:
             f"model {model!r}: a name must not have '--', '-/' or '/-' in it", param="model"
         )
     return f"{model.replace('/', '--')}:{shard}"
+
+
+def model_of(lane: str) -> str:
+    """The model of a lane."""
+    return lane.rpartition(":")[0].replace("--", "/")
 
 
 def is_model_name(text: str) -> bool:
@@ -53,6 +59,13 @@ def check_key(key: str) -> str:
     return key
 
 
+def check_entry_id(text: str) -> str:
+    """The id of a stream's entry itself; raises UnknownJobError for a text that cannot be one."""
+    if _ENTRY.match(text) is None:
+        raise UnknownJobError(f"{text[:80]!r} is not a dead letter's id; one looks like 1736942400000-0")
+    return text
+
+
 @dataclass(frozen=True, slots=True)
 class JobId:
     """A job's lane and its key inside the lane; ``str()`` is the id that users see."""
@@ -70,6 +83,12 @@ class JobId:
         if _LANE.match(lane) is None or _KEY.match(key) is None:
             raise UnknownJobError(f"{text[:80]!r} is not a job id; one looks like smollm2-135m:0:01JDZ3…")
         return cls(lane, key)
+
+    @classmethod
+    def is_one(cls, text: str) -> bool:
+        """Whether a job can be called so."""
+        lane, _, key = text.rpartition(":")
+        return _LANE.match(lane) is not None and _KEY.match(key) is not None
 
 
 def new_key(clock: Callable[[], float], rng: Random) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -15,11 +16,13 @@ from typing import Any, Final, cast
 import orjson
 
 from headway.queueing.errors import InvalidJobError
-from headway.queueing.messages import TENANT_PATTERN, Priority, check_job_size
+from headway.queueing.messages import TENANT_PATTERN, Job, Priority, check_job_size
 
 _TENANT = re.compile(TENANT_PATTERN.removesuffix("$") + r"\Z")
 _MAX_DEADLINE_SECONDS: Final = 7 * 86_400
 _SEED_LIMIT: Final = 2**63
+_UNSAID_ANSWER_TOKENS: Final = 256
+_MOST_ANSWER_TOKENS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +31,18 @@ class Intake:
 
     tenant: str
     priority: Priority
+    due_seconds: float
+    """Its deadline, also where that is only a wish (``demotable``): its place among its tenant's; 0: none."""
     deadline_seconds: float
-    """When the queue itself ends it; 0: never, also where the deadline is a wish (``demotable``)."""
+    """When the queue itself ends it; 0: never, also where it is a wish."""
     idempotency_key: str | None
     fingerprint: str
     """Equal for bodies that ask the same, whatever the order of their fields or the trace they belong to."""
     on_disconnect: str
     metadata: dict[str, str]
     choices: int
+    cost: int
+    """Rough tokens that the job may take: bytes / 4, and what it may generate."""
 
 
 def read_body(body: bytes, model: str) -> Intake:
@@ -55,13 +62,22 @@ def read_body(body: bytes, model: str) -> Intake:
     return Intake(
         tenant=_tenant(given.get("tenant", "default")),
         priority=_priority(given.get("priority", "standard")),
+        due_seconds=deadline_seconds,
         deadline_seconds=0.0 if given.get("demotable") is True else deadline_seconds,
         idempotency_key=_idempotency_key(given.get("idempotency_key")),
         fingerprint=_fingerprint(given),
         on_disconnect="detach" if given.get("on_disconnect") == "detach" else "cancel",
         metadata=read_metadata(given.get("metadata")),
         choices=_choices(given.get("sampling")),
+        cost=_cost(len(body), given.get("sampling")),
     )
+
+
+def fields_as_asked(job: Job, asked: Job) -> str:
+    """The fields in which a job and the one that its producer posted differ, as the latter has them: JSON."""
+    differ = {name for name in Job.model_fields if getattr(job, name) != getattr(asked, name)}
+    theirs = asked.model_dump(mode="json", include=differ, exclude_defaults=True)
+    return orjson.dumps(dict.fromkeys(differ) | theirs, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
 def read_metadata(value: object) -> dict[str, str]:
@@ -121,6 +137,14 @@ def _idempotency_key(value: object) -> str | None:
 def _choices(sampling: object) -> int:
     wanted = cast("dict[str, object]", sampling).get("n") if isinstance(sampling, dict) else None
     return wanted if type(wanted) is int and 1 <= wanted <= 16 else 1
+
+
+def _cost(body_bytes: int, sampling: object) -> int:
+    choices = _choices(sampling)
+    longest = cast("dict[str, object]", sampling).get("max_tokens") if isinstance(sampling, dict) else None
+    if isinstance(longest, bool) or not isinstance(longest, int | float) or not longest >= 0:
+        longest = _UNSAID_ANSWER_TOKENS
+    return math.ceil(body_bytes / 4) + math.ceil(min(longest, _MOST_ANSWER_TOKENS)) * choices
 
 
 def _fingerprint(given: dict[str, Any]) -> str:

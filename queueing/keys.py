@@ -8,17 +8,31 @@ and, to list workers, ``~*{fleet}*``.
 =========================== ========== ===================================================== ================
 key                         type       what, written by                                      lifetime
 =========================== ========== ===================================================== ================
-q:{lane}:<band>             stream     waiting jobs: job, tenant, cost; submit adds, claim   entry: until it
-                                       and cancel remove, so XLEN is the number waiting      is claimed
+q:{lane}:<band>:<tenant>    zset       jobs of a tenant that wait -> deadline, or acceptance until claimed
+                                       plus patience (server ms): earliest first; submit
+turn:{lane}:<band>          zset       tenants with waiting jobs -> virtual time; the        while jobs wait
+                                       smallest is served next; submit, claim, settling
+tenant:{lane}:<tenant>      hash       v:<band>: virtual time while nothing waits there;     1 h after its
+                                       tokens:<band>: estimated tokens waiting; answer:      last change of
+                                       how long its answers usually get                      turn
+seen:{lane}                 zset       tenant -> when it last began or ceased to wait        the same 1 h
+weights:{lane}              hash       tenant -> weight, where it is not 1                   for good
+lane:{lane}                 hash       the books: jobs, tokens, returned:<band> waiting,     for good
+                                       floor:<band> of the virtual times, since_aged,
+                                       answered and estimated tokens
 back:{lane}:<band>          list       keys of jobs handed back or taken from a dead worker; until claimed
-                                       served before the band's stream
-wake:{lane}                 stream     rings waiting workers when ``back`` grew              newest 8
-lane:{lane}                 hash       since_aged: claims since an aged job went ahead       for good
+                                       served before the band's tenants
+wake:{lane}                 stream     rings waiting workers when the lane stops being empty newest 8
+rates:{lane}                hash       worker -> its tokens per second and until when (ms)   its heartbeat's
+rate:{lane}                 string     tokens per second of all workers; their heartbeats    a heartbeat's
 lease:{lane}                zset       running job -> end of its lease (server ms)           until it ends
 due:{lane}                  zset       waiting job -> its deadline (server ms)               until claimed
 dlq:{lane}                  stream     jobs given up: job, tenant, reason, attempts, tokens  newest 1000
+recent:{lane}               stream     jobs that ended: job, tenant, band, reason, tokens    newest ~1000
+settle:{lane}               stream     ends of jobs with a reservation: job, tenant,         until the quotas
+                                       reserved, prompt and completion tokens, reason        took it in
 j:{lane}:<key>              hash       the record: state, claim token, epoch, …              (1)
-p:{lane}:<key>              string     the body as posted                                    (1)
+p:{lane}:<key>              string     the body as posted                                    (1) (3)
 r:{lane}:<key>              string     the answer as JSON, from the end on                   (1)
 o:{lane}:<key>              stream     the token stream; emit and finish                     (2)
 idem:{lane}:<tenant>:<text> string     idempotency key -> job key and body fingerprint       24 h
@@ -28,11 +42,26 @@ hint:{lane}                 channel    keys of jobs with new entries; only a hin
 w:{fleet}:<worker>          string     the worker's card as JSON                             its heartbeat's
 workers:{fleet}             zset       worker -> when its card lapses                        as its card
 models:{fleet}              set        every model ever served here                          for good
+tenants:{sys}               hash       tenant -> its limits as JSON                          until removed
+keys:{sys}                  hash       SHA-256 of an API key -> tenant, name, created_ms     until revoked
+config:{sys}                hash       tenants, keys: versions, grow with each change; file, for good
+                                       named: digest and tenants of the tenants.toml applied
+reserving:{sys}             zset       tenant that may have reservations -> said so (ms)     8 days
+keeper:{sys}                string     somebody looks after reservations now                 a few seconds
+rl:{t:<tenant>}             string     the account: buckets of requests and tokens, budget   8 days
+inf:{t:<tenant>}            zset       reserved job in flight -> end of its lease (ms)       8 days
+wait:{t:<tenant>}           zset       those of them that wait -> reserved when (ms)         8 days
+res:{t:<tenant>}            hash       job -> tokens, prompt, state, since, nonce            8 days
+gone:{t:<tenant>}           zset       job whose reservation lapsed -> when (ms)             24 h
 =========================== ========== ===================================================== ================
 
 (1) Without a deadline: kept until the job ends, however long that takes, then 1 h. With one: at most 1 h
 past the deadline, so that nothing is left when every process died. (2) Likewise, but 5 minutes after the
-end.
+end. (3) 7 days after the end for a job in the dead letters, so that it can be redriven.
+
+What holds after each call, band by band: ``jobs`` is the number of members of all ``q:``, ``turn`` has just
+the tenants whose ``q:`` is not empty, ``tokens`` is what these jobs were estimated at, in the books of the
+lane and of the tenants, and ``returned`` is the length of ``back``.
 """
 
 from __future__ import annotations
@@ -47,6 +76,17 @@ HINT_PATTERN: Final = "hint:*"
 FLEET: Final = "{fleet}"
 WORKERS: Final = "workers:{fleet}"
 MODELS: Final = "models:{fleet}"
+SYSTEM: Final = "{sys}"
+TENANTS: Final = "tenants:{sys}"
+API_KEYS: Final = "keys:{sys}"
+CONFIG: Final = "config:{sys}"
+RESERVING: Final = "reserving:{sys}"
+KEEPER: Final = "keeper:{sys}"
+
+
+def tenant_tag(tenant: str) -> str:
+    """The hash tag of a tenant's own keys."""
+    return f"{{t:{tenant}}}"
 
 
 def card_key(worker_id: str) -> str:
@@ -65,9 +105,32 @@ class LaneKeys:
         """The hash tag: ``KEYS[1]`` of every function."""
         return f"{{{self.lane}}}"
 
-    def waiting(self, band: Priority) -> str:
-        """Stream of waiting jobs."""
-        return f"q:{self.tag}:{band}"
+    def waiting(self, band: Priority, tenant: str) -> str:
+        """Sorted set of a tenant's waiting jobs."""
+        return f"q:{self.tag}:{band}:{tenant}"
+
+    def turn(self, band: Priority) -> str:
+        """Sorted set of the tenants with waiting jobs."""
+        return f"turn:{self.tag}:{band}"
+
+    def tenant(self, tenant: str) -> str:
+        """Hash: a tenant's books."""
+        return f"tenant:{self.tag}:{tenant}"
+
+    @property
+    def weights(self) -> str:
+        """Hash of the tenants' weights."""
+        return f"weights:{self.tag}"
+
+    @property
+    def books(self) -> str:
+        """Hash: what waits in the lane."""
+        return f"lane:{self.tag}"
+
+    @property
+    def rate(self) -> str:
+        """String: tokens per second of all workers."""
+        return f"rate:{self.tag}"
 
     def returned(self, band: Priority) -> str:
         """List of jobs that came back."""
@@ -87,6 +150,16 @@ class LaneKeys:
     def dead_letters(self) -> str:
         """Stream of jobs given up."""
         return f"dlq:{self.tag}"
+
+    @property
+    def recent(self) -> str:
+        """Stream of jobs that ended."""
+        return f"recent:{self.tag}"
+
+    @property
+    def settlements(self) -> str:
+        """Stream of ends that the quotas have yet to take in."""
+        return f"settle:{self.tag}"
 
     def control(self, worker_id: str) -> str:
         """Stream of cancels for one worker."""

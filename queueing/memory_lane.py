@@ -1,119 +1,97 @@
-"""One lane of MemoryQueue: its jobs' records, its waiting lists, and the order in which they are served."""
+"""One lane of MemoryQueue: its jobs, the order in which they are served, and what the ended ones left."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
-from headway.queueing.events import (
-    START,
-    Cursor,
-    EndEvent,
-    JobError,
-    JobResult,
-    JobState,
-    StreamEvent,
-    TokenEvent,
-)
+from headway.queueing.backlog import EndedJob, Settlement, TenantBacklog
+from headway.queueing.events import EndReason, JobState
+from headway.queueing.memory_band import Band
+from headway.queueing.memory_record import Record
 from headway.queueing.messages import Priority
 from headway.queueing.protocol import DeadLetter, LaneDepth
 from headway.queueing.settings import AGED_EVERY, QueueSettings
 
 DEAD_LETTERS_KEPT: Final = 1000
+RECENT_KEPT: Final = 1000
+AGED_TENANTS: Final = 4
+"""Whose next jobs are looked at for their age; lua/claim.lua says why."""
+ANSWERED_DECAY: Final = 0.99
+ANSWER_GAIN: Final = 0.05
+RATE_DECAY: Final = 0.99
 
 
-@dataclass(slots=True, eq=False)
-class Record:
-    """Everything known of one job. Times are milliseconds of the queue's clock; 0: not yet, or never."""
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A job that may be served next."""
 
-    job_id: str
-    model: str
-    tenant: str
-    priority: Priority
-    body: bytes
-    choices: int
-    seed: int
-    created_ms: int
-    deadline_ms: int = 0
-    on_disconnect: str = "cancel"
-    metadata: dict[str, str] = field(default_factory=dict[str, str])
-    state: JobState = JobState.QUEUED
-    token: str = ""
-    epoch: int = 0
-    worker: str | None = None
-    attempts: int = 0
-    started_ms: int = 0
-    finished_ms: int = 0
-    lease_ms: int = 0
-    cancel_reason: str | None = None
-    committed: list[TokenEvent] = field(default_factory=list[TokenEvent])
-    end: EndEvent | None = None
-    result: JobResult | None = None
-
-    @property
-    def cursor(self) -> Cursor:
-        """The position of the last committed token entry."""
-        return self.committed[-1].cursor if self.committed else START
-
-    @property
-    def error(self) -> JobError | None:
-        """Why the job failed, if it did."""
-        return self.end.error if self.end else None
-
-    def is_owned_by(self, token: str) -> bool:
-        """Whether a claim token is the one under which the job runs now."""
-        return self.state is JobState.RUNNING and token == self.token
-
-    def after(self, cursor: Cursor, limit: int) -> tuple[StreamEvent, ...]:
-        """At most ``limit`` events behind a cursor."""
-        first = bisect_right(self.committed, cursor, key=lambda event: event.cursor)
-        events: list[StreamEvent] = [*self.committed[first : first + limit]]
-        if self.end is not None and self.end.cursor > cursor and len(events) < limit:
-            events.append(self.end)
-        return tuple(events)
+    record: Record
+    is_returned: bool = False
+    is_early: bool = False
+    """Not its tenant's turn."""
 
 
 @dataclass(slots=True)
 class Lane:
-    """The jobs of one model: ``returned`` ones of a band are served before its ``waiting`` ones."""
+    """The jobs of one model. Everything here happens at once, as in a function of the server."""
 
     records: dict[str, Record] = field(default_factory=dict[str, Record])
-    waiting: dict[Priority, deque[Record]] = field(
-        default_factory=lambda: {band: deque() for band in Priority}
-    )
+    bands: dict[Priority, Band] = field(default_factory=lambda: {band: Band() for band in Priority})
     returned: dict[Priority, deque[Record]] = field(
         default_factory=lambda: {band: deque() for band in Priority}
     )
-    dead: deque[DeadLetter] = field(default_factory=lambda: deque(maxlen=DEAD_LETTERS_KEPT))
-    dead_numbers: count[int] = field(default_factory=lambda: count(1))
+    weights: dict[str, float] = field(default_factory=dict[str, float])
+    rates: dict[str, tuple[float, int]] = field(default_factory=dict[str, tuple[float, int]])
+    """By worker: tokens per second, and until when (ms) that counts."""
+    answers: dict[str, float] = field(default_factory=dict[str, float])
+    """By tenant: tokens of its usual answer."""
+    answered: float = 0.0
+    estimated: float = 0.0
+    dead: deque[tuple[DeadLetter, bytes]] = field(default_factory=lambda: deque(maxlen=DEAD_LETTERS_KEPT))
+    recent: deque[EndedJob] = field(default_factory=lambda: deque(maxlen=RECENT_KEPT))
+    settlements: dict[str, Settlement] = field(default_factory=dict[str, Settlement])
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))
     since_aged: int = AGED_EVERY
+
+    # -- order ----------------------------------------------------------------------------------------
 
     @property
     def queued_jobs(self) -> int:
         """How many jobs wait, over all bands."""
-        return sum(map(len, self.waiting.values())) + sum(map(len, self.returned.values()))
+        return sum(band.jobs for band in self.bands.values()) + sum(map(len, self.returned.values()))
 
-    def take(self, now_ms: int, settings: QueueSettings) -> Record | None:
-        """Remove and return the job to be served next."""
-        heads = {band: self.returned[band] or self.waiting[band] for band in Priority}
-        filled = [band for band in Priority if heads[band]]
+    @property
+    def queued_tokens(self) -> int:
+        """Their estimated tokens, without those that came back."""
+        return sum(sum(band.tokens.values()) for band in self.bands.values())
+
+    def weight_of(self, tenant: str) -> float:
+        """A tenant's weight; 1 where none is set."""
+        weight = self.weights.get(tenant, 1.0)
+        return weight if 0 < weight < 1e9 else 1.0
+
+    def choose(self, now_ms: int, settings: QueueSettings) -> Head | None:
+        """The job to serve: the best band's next, unless it is an aged one's turn."""
+        filled = [band for band in Priority if self.returned[band] or self.bands[band].jobs]
         if not filled:
             return None
-        band = self._aged(filled, heads, now_ms, settings) or filled[0]
-        self.since_aged = 0 if band is not filled[0] else self.since_aged + 1
-        return heads[band].popleft()
+        aged = self._aged(filled, now_ms, settings) if len(filled) > 1 else None
+        goes_ahead = aged is not None and aged.record.priority is not filled[0]
+        self.since_aged = 0 if goes_ahead else min(self.since_aged + 1, AGED_EVERY)
+        return aged if aged is not None and goes_ahead else next(self._heads(filled[0], 1))
 
-    def _aged(
-        self,
-        filled: list[Priority],
-        heads: dict[Priority, deque[Record]],
-        now_ms: int,
-        settings: QueueSettings,
-    ) -> Priority | None:
-        """The band whose head has waited too long, the oldest first; None while it is not their turn."""
+    def _heads(self, band: Priority, limit: int) -> Iterator[Head]:
+        if self.returned[band]:
+            yield Head(self.returned[band][0], is_returned=True)
+        for place, tenant in enumerate(self.bands[band].next_tenants(limit)):
+            yield Head(self.bands[band].next_job(tenant), is_early=place > 0)
+
+    def _aged(self, filled: list[Priority], now_ms: int, settings: QueueSettings) -> Head | None:
+        """The oldest of the bands' first aged jobs; None while it is not their turn."""
         if self.since_aged < AGED_EVERY - 1:
             return None
         limits = {
@@ -121,33 +99,134 @@ class Lane:
             Priority.BATCH: settings.batch_age_seconds * 1000,
         }
         aged = [
-            band for band in filled if band in limits and now_ms - heads[band][0].created_ms > limits[band]
+            next((head for head in self._heads(band, AGED_TENANTS) if age(head, now_ms) > limits[band]), None)
+            for band in filled
+            if band in limits
         ]
-        return min(aged, key=lambda band: heads[band][0].created_ms, default=None)
+        return min(filter(None, aged), key=lambda head: head.record.created_ms, default=None)
 
-    def remove(self, record: Record) -> None:
-        """Take a waiting job out of its list."""
-        for queue in (self.returned[record.priority], self.waiting[record.priority]):
-            if record in queue:
-                queue.remove(record)
+    def take(self, head: Head, now_ms: int) -> None:
+        """Take a job out of its queue, in its turn or ahead of it."""
+        record = head.record
+        if not head.is_returned and not head.is_early:
+            self.bands[record.priority].start(record.tenant)
+        self.remove(record, now_ms)
+
+    def add(self, record: Record, now_ms: int) -> None:
+        """Put a new job into its tenant's backlog."""
+        self.bands[record.priority].add(record, now_ms)
+
+    def remove(self, record: Record, now_ms: int) -> None:
+        """Take a waiting job out."""
+        if record in self.returned[record.priority]:
+            self.returned[record.priority].remove(record)
+        else:
+            self.bands[record.priority].remove(record, now_ms)
+
+    def charge(self, record: Record, tokens: float) -> None:
+        """Charge a job's tenant for service, or give back."""
+        self.bands[record.priority].charge(record.tenant, tokens, self.weight_of(record.tenant))
+
+    # -- traces ---------------------------------------------------------------------------------------
 
     def bury(self, record: Record, reason: str) -> None:
         """Add a job to the dead letters."""
-        self.dead.append(
-            DeadLetter(
-                entry_id=f"{next(self.dead_numbers)}-0",
-                job_id=record.job_id,
-                tenant=record.tenant,
-                reason=reason,
-                attempts=record.attempts,
-                committed_tokens=record.cursor.tokens,
+        letter = DeadLetter(
+            entry_id=f"{next(self.numbers)}-0",
+            job_id=record.job_id,
+            tenant=record.tenant,
+            reason=reason,
+            attempts=record.attempts,
+            committed_tokens=record.status().committed_tokens,
+        )
+        self.dead.append((letter, record.body))
+
+    def tell(self, record: Record, reason: EndReason, prompt_tokens: int) -> None:
+        """Note a job's end for operators, and for the quotas."""
+        tokens = record.status().committed_tokens
+        self.recent.append(
+            EndedJob(
+                record.job_id,
+                record.tenant,
+                record.priority,
+                reason,
+                completion_tokens=tokens,
+                created_ms=record.created_ms,
+                ended_ms=record.finished_ms,
             )
         )
+        if record.reserved:
+            entry_id = f"{next(self.numbers)}-0"
+            self.settlements[entry_id] = Settlement(
+                entry_id, record.job_id, record.tenant, record.reserved, prompt_tokens, tokens, reason
+            )
 
-    def depth(self) -> LaneDepth:
-        """How many jobs wait, run and were given up."""
+    # -- figures --------------------------------------------------------------------------------------
+
+    def learn(self, record: Record) -> None:
+        """Note how long a job's answer got."""
+        self.answered = self.answered * ANSWERED_DECAY + record.status().committed_tokens
+        self.estimated = self.estimated * ANSWERED_DECAY + record.cost
+        tokens = record.status().committed_tokens
+        usual = self.answers.get(record.tenant, tokens)
+        self.answers[record.tenant] = usual + ANSWER_GAIN * (tokens - usual)
+
+    def expected_of(self, record: Record) -> float:
+        """Tokens to charge for a job: its prompt, and an answer as long as its tenant's usual ones."""
+        usual = self.answers.get(record.tenant)
+        return record.cost if usual is None else min(record.cost, record.prompt_estimate + usual)
+
+    def forget_tenants(self, now_ms: int) -> None:
+        """Forget tenants that have not waited for long."""
+        for band in self.bands.values():
+            band.forget(now_ms)
+        known = {tenant for band in self.bands.values() for tenant in band.known_tenants}
+        self.answers = {tenant: usual for tenant, usual in self.answers.items() if tenant in known}
+
+    def report(self, worker_id: str, tokens_per_second: float, now_ms: int, ttl_ms: int) -> None:
+        """Note what a worker can do: its best lately."""
+        best, _ = self.rates.get(worker_id, (0.0, 0))
+        self.rates[worker_id] = (max(tokens_per_second, best * RATE_DECAY), now_ms + ttl_ms)
+
+    def rate(self, now_ms: int) -> float:
+        """Tokens per second of all workers; 0: not known."""
+        return sum(rate for rate, until_ms in self.rates.values() if until_ms > now_ms)
+
+    def seconds_for(self, tokens: float, now_ms: int) -> float | None:
+        """Predicted time to serve estimated tokens; None while no rate is known."""
+        rate = self.rate(now_ms)
+        if rate <= 0:
+            return None
+        return tokens * (self.answered / self.estimated if self.estimated > 0 else 1.0) / rate
+
+    def depth(self, now_ms: int) -> LaneDepth:
+        """See ``Queue.depth``."""
         return LaneDepth(
-            queued={band: len(self.waiting[band]) + len(self.returned[band]) for band in Priority},
+            queued={band: self.bands[band].jobs + len(self.returned[band]) for band in Priority},
             running=sum(record.state is JobState.RUNNING for record in self.records.values()),
             dead_letters=len(self.dead),
+            queued_tokens=self.queued_tokens,
+            tokens_per_second=self.rate(now_ms),
+            wait_seconds=self.seconds_for(self.queued_tokens, now_ms),
         )
+
+    def tenants(self) -> tuple[TenantBacklog, ...]:
+        """See ``Queue.tenants``."""
+        return tuple(
+            TenantBacklog(
+                tenant,
+                priority,
+                jobs=len(band.jobs_of(tenant)),
+                tokens=band.tokens[tenant],
+                next_created_ms=band.next_job(tenant).created_ms,
+                virtual_time=band.time_of(tenant),
+                weight=self.weight_of(tenant),
+            )
+            for priority, band in self.bands.items()
+            for tenant in band.next_tenants()
+        )
+
+
+def age(head: Head, now_ms: int) -> int:
+    """Milliseconds since a job was accepted."""
+    return now_ms - head.record.created_ms

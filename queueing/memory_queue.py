@@ -4,34 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from random import Random, SystemRandom
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
 
-from headway.queueing.errors import UnknownJobError
-from headway.queueing.events import START, Cursor, EndReason, JobResult, JobState, JobStatus, StreamEvent
-from headway.queueing.ids import JobId, check_key, lane_of, new_key
-from headway.queueing.intake import seed_of
-from headway.queueing.memory_lane import Record
-from headway.queueing.memory_store import MemoryStore
+from headway.queueing.errors import InvalidJobError, UnknownJobError
+from headway.queueing.events import START, Cursor, EndReason, JobResult, JobState, StreamEvent
+from headway.queueing.ids import JobId, check_entry_id, check_key, lane_of, new_key
+from headway.queueing.memory_consumers import MemoryConsumerSide
+from headway.queueing.memory_listing import MemoryListingSide
+from headway.queueing.memory_quotas import MemoryQuotas
+from headway.queueing.memory_record import Record
+from headway.queueing.memory_tenants import MemoryTenants
 from headway.queueing.messages import Job, encode_job
-from headway.queueing.protocol import (
-    Cancelled,
-    Claim,
-    DeadLetter,
-    Emit,
-    Fenced,
-    Finish,
-    LaneDepth,
-    Reaped,
-    Submitted,
-    Wakeup,
-    WorkerCard,
-)
+from headway.queueing.protocol import Cancelled, Reaped, Submitted, WorkerCard
 from headway.queueing.results import events_of
 from headway.queueing.settings import DEFAULTS, READ_LIMIT, QueueSettings
+from headway.queueing.tenant_store import QuotaStore, TenantStore
 
 
-class MemoryQueue:
+class MemoryQueue(MemoryConsumerSide, MemoryListingSide):
     """Keeps every promise of ``Queue`` within one event loop; nothing outlives the object.
 
     ``clock`` gives seconds since the epoch and may be virtual; ``rng`` draws keys, tokens and seeds.
@@ -44,24 +36,38 @@ class MemoryQueue:
         clock: Callable[[], float] = time.time,
         rng: Random | None = None,
     ) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._rng = rng or SystemRandom()
-        self._store = MemoryStore(settings, clock, self._rng)
-        self._cards: dict[str, tuple[WorkerCard, int]] = {}
-        self._models: set[str] = set()
-        self._cancels: dict[str, list[str]] = {}
+        super().__init__(settings, clock=clock, rng=rng)
+        self.tenant_store: TenantStore = MemoryTenants(clock)
+        self.quota_store: QuotaStore = MemoryQuotas(clock, settings)
 
     # -- producers ------------------------------------------------------------------------------------
 
-    async def submit(self, job: Job, *, key: str | None = None) -> Submitted:
+    async def submit(
+        self, job: Job, *, key: str | None = None, reserved: str = "", asked: Job | None = None
+    ) -> Submitted:
         """See ``Queue.submit``."""
-        return await self.submit_body(job.model, encode_job(job), key=key)
+        asked_body = None if asked is None else encode_job(asked)
+        return await self.submit_body(
+            job.model, encode_job(job), key=key, reserved=reserved, asked_body=asked_body
+        )
 
-    async def submit_body(self, model: str, body: bytes, *, key: str | None = None) -> Submitted:
+    async def repeat_of(self, job: Job, *, key: str, asked: Job | None = None) -> Submitted | None:
+        """See ``Queue.repeat_of``."""
+        asked_body = None if asked is None else encode_job(asked)
+        return self._store.repeat_of(job.model, check_key(key), encode_job(job), asked_body)
+
+    async def submit_body(
+        self,
+        model: str,
+        body: bytes,
+        *,
+        key: str | None = None,
+        reserved: str = "",
+        asked_body: bytes | None = None,
+    ) -> Submitted:
         """Accept a body as raw producers post it, after the cheap checks only."""
         key = new_key(self._clock, self._rng) if key is None else check_key(key)
-        return self._store.accept(model, key, body)
+        return self._store.accept(model, key, body, reserved, asked_body)
 
     async def read(self, job_id: str, after: Cursor, *, wait_seconds: float) -> tuple[StreamEvent, ...]:
         """See ``Queue.read``."""
@@ -97,7 +103,7 @@ class MemoryQueue:
         if record.cancel_reason is None:
             record.cancel_reason = reason
         if record.state is JobState.QUEUED:
-            self._store.lane(JobId.parse(job_id).lane).remove(record)
+            self._store.lane_with(record).remove(record, self._store.now_ms())
             self._store.end(record, EndReason.CANCELLED)
             return Cancelled.QUEUED
         worker = record.worker or ""
@@ -105,139 +111,46 @@ class MemoryQueue:
         self._store.bells.ring(f"worker:{worker}")
         return Cancelled.RUNNING
 
-    async def status(self, job_id: str) -> JobStatus:
-        """See ``Queue.status``."""
-        record = self._store.record(job_id)
-        return JobStatus(
-            job_id=record.job_id,
-            model=record.model,
-            tenant=record.tenant,
-            priority=record.priority,
-            state=record.state,
-            committed_tokens=record.cursor.tokens,
-            attempts=record.attempts,
-            worker=record.worker,
-            created_ms=record.created_ms,
-            started_ms=record.started_ms,
-            finished_ms=record.finished_ms,
-            deadline_ms=record.deadline_ms,
-            cancel_reason=record.cancel_reason,
-            reason=record.end.reason if record.end else None,
-            error=record.error,
-            on_disconnect=record.on_disconnect,
-            metadata=record.metadata,
-        )
-
-    # -- consumers ------------------------------------------------------------------------------------
-
-    async def claim(self, model: str, worker_id: str, room: int) -> tuple[Claim, ...]:
-        """See ``Queue.claim``."""
-        lane = self._store.lane(lane_of(model))
-        claims: list[Claim] = []
-        while len(claims) < room and (record := lane.take(self._store.now_ms(), self._settings)) is not None:
-            if not self._store.end_if_due(record):
-                claims.append(self._open(record, worker_id))
-        return tuple(claims)
-
-    def _open(self, record: Record, worker_id: str) -> Claim:
-        now = self._store.now_ms()
-        record.state = JobState.RUNNING
-        record.token = f"{self._rng.getrandbits(128):032x}"
-        record.epoch += 1
-        record.worker = worker_id
-        record.started_ms = record.started_ms or now
-        record.lease_ms = now + int(self._settings.lease_seconds * 1000)
-        return Claim(
-            job_id=record.job_id,
-            token=record.token,
-            epoch=record.epoch,
-            attempts=record.attempts,
-            body=record.body,
-            committed=tuple(record.committed),
-            seed=seed_of(record.body, record.seed),
-            created_ms=record.created_ms,
-            deadline_ms=record.deadline_ms,
-            now_ms=now,
-            cancel_reason=record.cancel_reason,
-        )
-
-    async def emit(self, emits: Sequence[Emit]) -> tuple[Fenced, ...]:
-        """See ``Queue.emit``."""
-        return tuple(self._emit(emit) for emit in emits)
-
-    def _emit(self, emit: Emit | Finish) -> Fenced:
-        record = self._store.find(emit.job_id)
-        if record is None or not record.is_owned_by(emit.token):
-            return Fenced.LOST
-        for event in emit.entries:
-            if event.cursor > record.cursor:
-                record.committed.append(event)
-        self._store.bells.ring(emit.job_id)
-        return Fenced.CANCELLED if record.cancel_reason is not None else Fenced.OK
-
-    async def finish(self, finishes: Sequence[Finish]) -> tuple[Fenced, ...]:
-        """See ``Queue.finish``."""
-        return tuple(self._finish(finish) for finish in finishes)
-
-    def _finish(self, finish: Finish) -> Fenced:
-        record = self._store.find(finish.job_id)
-        if record is None or finish.token != record.token or record.state is JobState.QUEUED:
-            return Fenced.LOST
-        if record.state is JobState.RUNNING:
-            self._emit(finish)
-            self._store.finish(record, finish)
-        return Fenced.OK
-
-    async def renew(self, claims: Sequence[tuple[str, str]]) -> tuple[Fenced, ...]:
-        """See ``Queue.renew``."""
-        until = self._store.now_ms() + int(self._settings.lease_seconds * 1000)
-        return tuple(self._renew(job_id, token, until) for job_id, token in claims)
-
-    def _renew(self, job_id: str, token: str, until_ms: int) -> Fenced:
+    async def retry(self, job_id: str, *, key: str | None = None) -> Submitted:
+        """See ``Queue.retry``."""
+        key = new_key(self._clock, self._rng) if key is None else check_key(key)
         record = self._store.find(job_id)
-        if record is None or not record.is_owned_by(token):
-            return Fenced.LOST
-        record.lease_ms = until_ms
-        return Fenced.CANCELLED if record.cancel_reason is not None else Fenced.OK
+        if record is not None and record.state is not JobState.FINISHED:
+            raise InvalidJobError(f"{job_id} has not ended yet: cancel it first", code="job_not_ended")
+        repeated = str(JobId(JobId.parse(job_id).lane, key))
+        if self._store.find(repeated) is not None:
+            return Submitted(repeated, created=False)
+        if record is None:
+            raise UnknownJobError(f"nothing is kept of {job_id} that could be posted again")
+        return self._store.accept_again(record.model, key, record.body, job_id)
 
-    async def release(self, claims: Sequence[tuple[str, str]]) -> tuple[Fenced, ...]:
-        """See ``Queue.release``."""
-        return tuple(self._release(job_id, token) for job_id, token in claims)
-
-    def _release(self, job_id: str, token: str) -> Fenced:
-        record = self._store.find(job_id)
-        if record is None or not record.is_owned_by(token):
-            return Fenced.LOST
-        self._store.requeue(record)
-        return Fenced.OK
-
-    async def wait(self, model: str, worker_id: str, *, for_work: bool, timeout_seconds: float) -> Wakeup:
-        """See ``Queue.wait``."""
-        lane_name = lane_of(model)
-        names = [f"worker:{worker_id}"] + ([f"work:{lane_name}"] if for_work else [])
-        if not self._has_work(lane_name, for_work=for_work) and not self._cancels.get(worker_id):
-            await self._store.bells.wait(*names, timeout_seconds=timeout_seconds)
-        cancelled = tuple(self._cancels.pop(worker_id, ()))
-        return Wakeup(self._has_work(lane_name, for_work=for_work), cancelled)
-
-    def _has_work(self, lane_name: str, *, for_work: bool) -> bool:
-        return for_work and self._store.lane(lane_name).queued_jobs > 0
-
-    async def heartbeat(self, card: WorkerCard, *, ttl_seconds: float) -> None:
-        """See ``Queue.heartbeat``."""
-        self._cards[card.worker_id] = (card, self._store.now_ms() + int(ttl_seconds * 1000))
-        self._models.add(card.model)
-
-    async def farewell(self, worker_id: str) -> None:
-        """See ``Queue.farewell``."""
-        self._cards.pop(worker_id, None)
+    async def redrive(self, model: str, entry_id: str, *, key: str | None = None) -> Submitted:
+        """See ``Queue.redrive``."""
+        check_entry_id(entry_id)
+        key = new_key(self._clock, self._rng) if key is None else check_key(key)
+        dead = self._lane(model).dead
+        for buried in tuple(dead):
+            letter, body = buried
+            if letter.entry_id == entry_id:
+                submitted = self._store.accept_again(model, key, body, letter.job_id)
+                if submitted.created:
+                    dead.remove(buried)
+                return submitted
+        repeated = str(JobId(lane_of(model), key))
+        if self._store.find(repeated) is None:
+            raise UnknownJobError(f"nothing is kept of {entry_id} that could be posted again")
+        return Submitted(repeated, created=False)
 
     # -- anyone ---------------------------------------------------------------------------------------
 
     async def workers(self) -> tuple[WorkerCard, ...]:
         """See ``Queue.workers``."""
         now = self._store.now_ms()
-        return tuple(card for _, (card, until) in sorted(self._cards.items()) if until > now)
+        return tuple(
+            replace(card, heartbeat_age_seconds=(now - heard) / 1000)
+            for _, (card, heard, until) in sorted(self._cards.items())
+            if until > now
+        )
 
     async def models(self) -> tuple[str, ...]:
         """See ``Queue.models``."""
@@ -260,13 +173,8 @@ class MemoryQueue:
         self._store.reap(lane_name)
         return len(held)
 
-    async def depth(self, model: str) -> LaneDepth:
-        """See ``Queue.depth``."""
-        return self._store.lane(lane_of(model)).depth()
-
-    async def dead_letters(self, model: str, limit: int = 100) -> tuple[DeadLetter, ...]:
-        """See ``Queue.dead_letters``."""
-        return tuple(reversed(self._store.lane(lane_of(model)).dead))[:limit]
+    async def check_writes(self, model: str) -> None:
+        """See ``Queue.check_writes``."""
 
     async def check_server(self) -> tuple[str, ...]:
         """See ``Queue.check_server``."""

@@ -6,13 +6,16 @@ release, wait. Anyone may call reap. One contract suite (tests/contract) runs ag
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from headway.queueing.backlog import EndedJob, Settlement, TenantBacklog
 from headway.queueing.events import Cursor, EndEvent, JobResult, JobStatus, StreamEvent, TokenEvent
 from headway.queueing.messages import Job, Priority
+from headway.queueing.quota_values import QuotaStanding
+from headway.queueing.tenant_store import QuotaStore, TenantStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,8 @@ class Submitted:
 
     job_id: str
     created: bool
+    standing: QuotaStanding | None = field(default=None, compare=False)
+    """The tenant's rates after this job, where it has limits; only ``Admission.submit`` asks for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,9 @@ class Emit:
     job_id: str
     token: str
     entries: tuple[TokenEvent, ...]
+    entries_before: int = 0
+    """How many token entries the worker knows to be in the stream. Where the queue has fewer (a failover lost
+    what it had acknowledged), the job is lost to its worker: the next one continues from what is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,19 @@ class Finish:
     entries: tuple[TokenEvent, ...] = ()
     dead_letter: str | None = None
     """A reason to also record the job in the dead-letter stream."""
+    served_tokens: float | None = None
+    """What this claim's service was worth in tokens, as the engine prices it, without what was computed again
+    because another worker was lost. None: the usage's tokens, less those that came from the prefix cache."""
+    entries_before: int = 0
+    """As in ``Emit``."""
+
+    @property
+    def service(self) -> float:
+        """Tokens to charge the tenant for."""
+        if self.served_tokens is not None:
+            return max(0.0, self.served_tokens)
+        usage = self.end.usage
+        return max(0, usage.prompt_tokens + usage.completion_tokens - usage.cached_tokens)
 
 
 class Fenced(StrEnum):
@@ -71,7 +92,8 @@ class Fenced(StrEnum):
 
     OK = "ok"
     CANCELLED = "cancelled"
-    """Written, and the job's owner wants it stopped: finish it with reason ``cancelled``."""
+    """Renewed, and the job's owner wants it stopped: finish it with reason ``cancelled``. An emit does not
+    tell, since it must be cheap: a worker learns of cancels from ``wait`` and ``renew``."""
     LOST = "lost"
     """Not written: the claim is no longer ours. Drop the job without a word; its new owner speaks for it."""
 
@@ -115,6 +137,8 @@ class WorkerCard:
     """Seconds since the engine last completed a step while it had work; 0 when idle."""
     tokens_per_second: float
     created_unix: int
+    heartbeat_age_seconds: float = field(default=0.0, compare=False)
+    """Since its last heartbeat, by the server's clock; ``Queue.workers`` fills it in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +156,12 @@ class LaneDepth:
     queued: dict[Priority, int]
     running: int
     dead_letters: int
+    queued_tokens: int = 0
+    """Estimated at acceptance: prompt and longest answer of every waiting job."""
+    tokens_per_second: float = 0.0
+    """What the lane's workers together have generated at their best lately; 0: not known."""
+    wait_seconds: float | None = None
+    """Predicted time until all that waits now has been served; None while no rate is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,24 +179,40 @@ class DeadLetter:
 class Queue(Protocol):
     """Everything the rest of Headway asks of a queue. All clocks are the server's."""
 
+    tenant_store: TenantStore
+    quota_store: QuotaStore
+    """Both are used by ``Admission``, through which jobs are posted; ``submit`` itself asks neither."""
+
     # -- producers ------------------------------------------------------------------------------------
 
-    async def submit(self, job: Job, *, key: str | None = None) -> Submitted:
+    async def submit(
+        self, job: Job, *, key: str | None = None, reserved: str = "", asked: Job | None = None
+    ) -> Submitted:
         """Accept a job, durably and once.
 
         ``key`` is the last part of the job id (a fresh ULID by default); a call repeated with the same key
-        is a no-op that returns ``created=False``. Raises InvalidJobError, IdempotencyConflictError,
-        QueueFullError, QueueUnavailableError.
+        is a no-op that returns ``created=False``. With a text in ``reserved`` the job's end brings exactly
+        one Settlement that carries it. ``asked`` is the job as its producer posted it, where its tenant's
+        defaults were filled in since: an idempotency key compares that. Raises InvalidJobError,
+        IdempotencyConflictError, QueueFullError (by jobs, tokens or predicted wait), QueueUnavailableError.
+        """
+        ...
+
+    async def repeat_of(self, job: Job, *, key: str, asked: Job | None = None) -> Submitted | None:
+        """The job accepted earlier that this one repeats, by its key or idempotency key; None: it is new.
+
+        Raises IdempotencyConflictError, InvalidJobError, QueueUnavailableError.
         """
         ...
 
     async def read(self, job_id: str, after: Cursor, *, wait_seconds: float) -> tuple[StreamEvent, ...]:
         """The entries after a cursor, at most 256 of them; waits for the first one up to ``wait_seconds``.
 
-        Empty: nothing new yet; or, without waiting, nothing will follow since the job has ended. Once the
-        token stream's own retention has passed, only START can still be read: the kept answer as one
-        TokenEvent per choice, then the EndEvent; any other cursor raises UnknownJobError and says to fetch
-        the result. Raises UnknownJobError.
+        Empty: nothing new yet; or, without waiting, nothing will follow since the job has ended. A cursor
+        beyond the end, of entries that a failover lost, still gets the EndEvent. Once the token stream's own
+        retention has passed, only START can still be read: the kept answer as one TokenEvent per choice, then
+        the EndEvent; any other cursor raises UnknownJobError and says to fetch the result. Raises
+        UnknownJobError.
         """
         ...
 
@@ -185,11 +231,13 @@ class Queue(Protocol):
     # -- consumers ------------------------------------------------------------------------------------
 
     async def claim(self, model: str, worker_id: str, room: int) -> tuple[Claim, ...]:
-        """Take up to ``room`` jobs by band, in each band returned ones first.
+        """Take up to ``room`` jobs by band; in a band returned ones first, then by the tenants' fair shares.
 
-        An aged job of a lower band goes ahead, the oldest first, at every fourth claim at the latest. A queue
-        entry that names no job, a job whose body is gone, and a job past its deadline or cancelled while it
-        waited end here with their terminal event and are not returned.
+        The tenant with the smallest virtual time goes next and pays for its job, by estimate now and by what
+        it took at the end, divided by its weight; one that begins to wait gets no credit for the time before.
+        Inside a tenant the earliest deadline goes first. An aged job of a lower band goes ahead at every
+        fourth claim at the latest. A queue entry that names no job, a job whose body is gone, and a job past
+        its deadline or cancelled while it waited end here with their terminal event and are not returned.
         """
         ...
 
@@ -245,6 +293,58 @@ class Queue(Protocol):
 
     async def dead_letters(self, model: str, limit: int = 100) -> tuple[DeadLetter, ...]:
         """The newest entries of the dead-letter stream."""
+        ...
+
+    async def redrive(self, model: str, entry_id: str, *, key: str | None = None) -> Submitted:
+        """Post a dead letter's body as a new job, and remove the letter, in one step.
+
+        Its idempotency key does not count, its deadline counts anew. Raises UnknownJobError, QueueFullError.
+        """
+        ...
+
+    async def purge(self, model: str, entry_ids: Sequence[str] | None = None) -> int:
+        """Remove dead letters, by default all, and forget their bodies; returns how many there were."""
+        ...
+
+    async def retry(self, job_id: str, *, key: str | None = None) -> Submitted:
+        """Post the body of a job that has ended as a new job. Raises UnknownJobError, QueueFullError."""
+        ...
+
+    async def set_weights(self, model: str, weights: Mapping[str, float]) -> None:
+        """Replace all tenants' weights in a lane, from the next claim on; a tenant without one has 1."""
+        ...
+
+    async def tenants(self, model: str) -> tuple[TenantBacklog, ...]:
+        """Who waits, by band, the next to be served first."""
+        ...
+
+    async def waiting_jobs(
+        self, model: str, *, tenant: str | None = None, limit: int = 100
+    ) -> tuple[JobStatus, ...]:
+        """Waiting jobs: band by band, returned ones first, then tenant by tenant in the order of its turn."""
+        ...
+
+    async def running_jobs(self, model: str, limit: int = 100) -> tuple[JobStatus, ...]:
+        """Running jobs, the one whose lease ends first in front."""
+        ...
+
+    async def recent_jobs(self, model: str, limit: int = 100) -> tuple[EndedJob, ...]:
+        """The newest of the last thousand or so jobs that ended."""
+        ...
+
+    async def settlements(self, model: str, limit: int = 100) -> tuple[Settlement, ...]:
+        """The oldest ends that the quotas have not taken in."""
+        ...
+
+    async def settled(self, model: str, entry_ids: Sequence[str]) -> None:
+        """Remove settlements that the quotas have taken in."""
+        ...
+
+    async def check_writes(self, model: str) -> None:
+        """Return if a job of this model could be written now; writes nothing.
+
+        Raises QueueUnavailableError with the server's reason, ServerUnsuitableError.
+        """
         ...
 
     async def check_server(self) -> tuple[str, ...]:

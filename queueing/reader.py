@@ -17,7 +17,7 @@ from typing import Final
 from headway.queueing.bells import Bells
 from headway.queueing.codec import decode_events, decode_result
 from headway.queueing.errors import QueueingError, UnknownJobError
-from headway.queueing.events import START, Cursor, StreamEvent
+from headway.queueing.events import START, Cursor, EndEvent, StreamEvent
 from headway.queueing.ids import JobId
 from headway.queueing.keys import HINT_PATTERN, JobKeys
 from headway.queueing.results import events_of
@@ -92,9 +92,11 @@ class StreamReader:
         if events:
             return events
         keys = JobKeys(job)
-        exists, kept = await self._server.pipeline([("EXISTS", keys.stream), ("GET", keys.result)])
-        if exists:
-            return ()
+        last, kept = await self._server.pipeline(
+            [("XREVRANGE", keys.stream, "+", "-", "COUNT", 1), ("GET", keys.result)]
+        )
+        if last:
+            return _ends_before(decode_events(last), after)
         if after == START and isinstance(kept, bytes):
             return events_of(decode_result(str(job), kept))
         raise UnknownJobError(
@@ -165,3 +167,8 @@ class StreamReader:
                 except QueueingError:
                     continue  # the readers' own calls say so
             self._lanes = +self._lanes
+
+
+def _ends_before(last: tuple[StreamEvent, ...], after: Cursor) -> tuple[StreamEvent, ...]:
+    """The end of a job whose server lost entries that it had given out, for a reader who has them."""
+    return tuple(event for event in last if isinstance(event, EndEvent) and event.cursor < after)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from headway.queueing.codec import (
     decode_events,
@@ -13,18 +12,15 @@ from headway.queueing.codec import (
     encode_error,
     encode_result,
     entry_arguments,
-    pairs,
 )
+from headway.queueing.ear import Ear
 from headway.queueing.events import TokenEvent
 from headway.queueing.ids import JobId, lane_of
 from headway.queueing.intake import seed_of
 from headway.queueing.keys import FLEET, WORKERS, LaneKeys, card_key
-from headway.queueing.messages import Priority
 from headway.queueing.protocol import Claim, Emit, Fenced, Finish, Wakeup, WorkerCard
 from headway.queueing.redis_side import RedisSide, fenced, milliseconds
-from headway.queueing.server import BLOCK_MS, Argument, RefusedError, Reply
-
-_REFUSED_SECONDS: Final = 0.5
+from headway.queueing.server import Argument
 
 
 class ConsumerSide(RedisSide):
@@ -32,8 +28,8 @@ class ConsumerSide(RedisSide):
 
     _unanswered: dict[tuple[str, str], str]
     """Tokens of claims whose reply did not arrive: asked again, they bring the same jobs."""
-    _seen: dict[str, bytes]
-    """The last entry seen of each stream that wakes a worker."""
+    _ears: dict[tuple[str, str], Ear]
+    """By lane and worker."""
 
     async def claim(self, model: str, worker_id: str, room: int) -> tuple[Claim, ...]:
         """See ``Queue.claim``."""
@@ -60,8 +56,19 @@ class ConsumerSide(RedisSide):
 
     async def emit(self, emits: Sequence[Emit]) -> tuple[Fenced, ...]:
         """See ``Queue.emit``."""
-        jobs = [_job(emit.job_id, emit.token, *_entries(emit.entries)) for emit in emits]
-        return await self._fenced("headway_emit", jobs, self._keeps[1])
+        jobs = [(JobId.parse(emit.job_id), emit) for emit in emits]  # one without entries says nothing
+        by_lane: dict[str, list[Argument]] = {}
+        for job, emit in jobs:
+            arguments = by_lane.setdefault(job.lane, [LaneKeys(job.lane).tag])
+            for before, event in enumerate(emit.entries, emit.entries_before):
+                arguments += (job.key, emit.token, before, *entry_arguments(event))
+        replies = await self._server.fcalls("headway_emit", [tuple(call) for call in by_lane.values()])
+        lost = {
+            (lane, key.decode())
+            for lane, reply in zip(by_lane, replies, strict=True)
+            for key in cast("list[bytes]", reply)
+        }
+        return tuple(Fenced.LOST if (job.lane, job.key) in lost else Fenced.OK for job, _ in jobs)
 
     async def finish(self, finishes: Sequence[Finish]) -> tuple[Fenced, ...]:
         """See ``Queue.finish``."""
@@ -82,7 +89,10 @@ class ConsumerSide(RedisSide):
             finish.dead_letter or "",
             end.cursor.tokens,
             end.cursor.part,
-            *_entries(finish.entries),
+            end.usage.prompt_tokens,
+            finish.service,
+            finish.entries_before,
+            *(part for event in finish.entries for part in entry_arguments(event)),
         )
 
     async def renew(self, claims: Sequence[tuple[str, str]]) -> tuple[Fenced, ...]:
@@ -97,50 +107,23 @@ class ConsumerSide(RedisSide):
 
     async def wait(self, model: str, worker_id: str, *, for_work: bool, timeout_seconds: float) -> Wakeup:
         """See ``Queue.wait``."""
-        keys = LaneKeys(lane_of(model))
-        loop = asyncio.get_running_loop()
-        until = loop.time() + timeout_seconds
-        control = keys.control(worker_id)
-        queues = [keys.waiting(band) for band in Priority] if for_work else []
-        streams = [control, *([keys.wake, *queues] if for_work else [])]
-        if for_work and await self._server.call("EXISTS", *map(keys.returned, Priority)):
-            return Wakeup(may_have_work=True)
-        while True:
-            left_ms = round((until - loop.time()) * 1000)
-            # A queue is read from its start: whatever is in it now is work. The others ring once per entry.
-            positions = [b"0" if name in queues else self._seen.get(name, b"0") for name in streams]
-            block_ms = max(1, min(BLOCK_MS, left_ms))
-            try:
-                reply = await self._server.block(
-                    "XREAD", "COUNT", 64, "BLOCK", block_ms, "STREAMS", *streams, *positions
-                )
-            except RefusedError:  # one of them is no stream: the next claim or reap mends that
-                await asyncio.sleep(_REFUSED_SECONDS)
-                return Wakeup(may_have_work=for_work)
-            if reply or left_ms <= BLOCK_MS:
-                return self._wakeup(keys, control, reply)
-
-    def _wakeup(self, keys: LaneKeys, control: str, reply: Reply) -> Wakeup:
-        cancelled: list[str] = []
-        may_have_work = False
-        for raw_name, entries in cast("list[Any]", reply or []):
-            name = raw_name.decode()
-            self._seen[name] = entries[-1][0]
-            may_have_work = may_have_work or name != control
-            if name == control:
-                jobs = (pairs(flat).get("job") for _, flat in entries)
-                cancelled += [f"{keys.lane}:{key.decode()}" for key in jobs if key]
-        return Wakeup(may_have_work, tuple(cancelled))
+        name = (lane_of(model), worker_id)
+        if name not in self._ears:
+            self._ears[name] = Ear(self._server, LaneKeys(name[0]), worker_id)
+        return await self._ears[name].wait(for_work=for_work, timeout_seconds=timeout_seconds)
 
     async def heartbeat(self, card: WorkerCard, *, ttl_seconds: float) -> None:
         """See ``Queue.heartbeat``."""
+        ttl_ms = milliseconds(ttl_seconds)
         await self._server.fcall(
-            "headway_heartbeat",
-            FLEET,
+            "headway_heartbeat", FLEET, card.worker_id, encode_card(card, ttl_ms), ttl_ms, card.model
+        )
+        await self._server.fcall(
+            "headway_report",
+            LaneKeys(lane_of(card.model)).tag,
             card.worker_id,
-            encode_card(card),
-            milliseconds(ttl_seconds),
-            card.model,
+            card.tokens_per_second,
+            ttl_ms,
         )
 
     async def farewell(self, worker_id: str) -> None:
@@ -151,10 +134,6 @@ class ConsumerSide(RedisSide):
 def _job(job_id: str, token: str, *rest: Argument) -> tuple[JobId, tuple[Argument, ...]]:
     job = JobId.parse(job_id)
     return job, (job.key, token, *rest)
-
-
-def _entries(events: Sequence[TokenEvent]) -> list[Argument]:
-    return [len(events), *(part for event in events for part in entry_arguments(event))]
 
 
 def _claim(lane: str, item: list[Any], now_ms: int) -> Claim:

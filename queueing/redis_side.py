@@ -41,6 +41,19 @@ class RedisSide:
             milliseconds(self._settings.record_retention_seconds),
         )
 
+    @property
+    def _limits(self) -> tuple[int, ...]:
+        """What a new job is accepted under: the optional arguments of the submitting functions."""
+        settings = self._settings
+        return (
+            settings.max_queued_jobs,
+            milliseconds(settings.idempotency_seconds),
+            milliseconds(settings.record_retention_seconds),
+            settings.max_queued_tokens,
+            milliseconds(settings.max_wait_seconds),
+            milliseconds(settings.patience_seconds),
+        )
+
     async def _reap_lane(self, lane: str) -> Reaped:
         reply = await self._server.fcall(
             "headway_reap", LaneKeys(lane).tag, self._settings.max_attempts, *self._keeps

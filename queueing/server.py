@@ -1,127 +1,121 @@
-"""A connection to Redis or Valkey: raw replies, our own errors, functions loaded when missing.
+"""The queue's server as the rest of the queue sees it: one process, a Cluster's, or what Sentinels name.
 
-What redis-py does by default, and what is chosen here instead:
+Each command goes to the primary that serves its key. When that one cannot be reached or is no primary any
+more, the topology is looked up again, and the command is sent once more if another one serves the key now:
+every write of ours may be repeated. A cancelled caller can leave a command half done, and its connection with
+a reply still to come: so each call runs in a task of its own, which a cancelled caller leaves to finish.
 
-- Every command is retried ten times, after time-outs too: two retries, and only because each write of ours
-  is idempotent (by job key, cursor or claim token).
-- Blocking reads run into the 5 s socket time-out: they block 2 s at most, on connections of their own.
-- Health checks PING inside the handshake: where that is refused (no password given, still loading), each PING
-  reconnects, and so on into the recursion limit. None: time-outs and TCP keep-alive find dead links.
-- RESP3 brings push messages, and switches off the check for unread data at check-out of a connection: RESP2.
-- A cancelled caller can leave a command half done: each command runs in a task of its own, which a cancelled
-  caller leaves to finish. So a connection never returns to the pool with a reply still to come.
-- Replies are reshaped by command: the table of reply parsers is emptied, and we read what the server sent.
+While a slot moves from one node to another (``ASK``), functions of its lane are refused: they touch keys that
+only one of the two has. So nothing is half-written, and the lane goes on when the move is over.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Iterable
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import aclosing
+from typing import Any, Final, TypeVar
 
-import redis.asyncio as redis_asyncio
-from redis import exceptions as redis_errors
-from redis.asyncio.retry import Retry
-from redis.backoff import ExponentialWithJitterBackoff
+from headway.queueing.address import Address, parse_address
+from headway.queueing.cluster import ClusterTopology
+from headway.queueing.errors import NotNowError, QueueingError, QueueUnavailableError
+from headway.queueing.node import CALL_SECONDS, SOCKET_SECONDS, Argument, Node, Reply
+from headway.queueing.routing import slot_of
+from headway.queueing.sentinel import SentinelTopology
+from headway.queueing.server_errors import (
+    AskError,
+    FunctionMissingError,
+    MovedError,
+    RefusedError,
+)
+from headway.queueing.topology import Topology, one_server
 
-from headway.queueing.errors import QueueingError, QueueUnavailableError, ServerUnsuitableError
-from headway.queueing.functions import library
+__all__ = ["BLOCK_MS", "Argument", "FunctionMissingError", "RefusedError", "Reply", "Server"]
 
 T = TypeVar("T")
-Reply: TypeAlias = "bytes | int | list[Reply] | Exception | None"
-Argument: TypeAlias = "str | bytes | int | float"
-
-SOCKET_SECONDS: Final = 5.0
-CALL_SECONDS = 8.0
-"""A whole call with its retries and reconnections, each of which has the socket's time-out for itself."""
 
 BLOCK_MS: Final = 2000
-CONNECTIONS: Final = 16
-"""More do not help: a command takes the server microseconds, and many share one pipeline."""
-
-_AWAY = (
-    "LOADING",
-    "OOM",
-    "READONLY",
-    "MISCONF",
-    "MASTERDOWN",
-    "CLUSTERDOWN",
-    "NOREPLICAS",
-    "TRYAGAIN",
-    "BUSY",
-)
+"""A blocking read must end before the socket's time-out does."""
+MOST_HOPS: Final = 5
+"""Redirects and failovers that one call follows."""
+FAILOVER_SECONDS: Final = CALL_SECONDS / 2
+"""A call that has taken this long is not sent a second time: its caller has waited enough."""
 
 
 class Server:
-    """One server, used by one event loop."""
+    """What an address names, used by one event loop; connected at first use. Raises InvalidUrlError."""
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._commands = _redis(
-            redis_asyncio.BlockingConnectionPool,
-            url,
-            retries=2,
-            max_connections=CONNECTIONS,
-            timeout=SOCKET_SECONDS,
-        )
-        self._blocking = _redis(redis_asyncio.ConnectionPool, url, retries=0)
+        self.address = parse_address(url)
+        self.topology = _topology(self.address)
         self._running: set[asyncio.Task[Any]] = set()
         self.is_closed = False
 
     async def call(self, *command: Argument) -> Reply:
         """One command. Raises QueueUnavailableError, ServerUnsuitableError, or QueueingError."""
-        return await self._finish_anyway(self._call(command))
+        return await self._finish_anyway(self._routed(command))
 
     async def fcall(self, function: str, tag: str, *arguments: Argument) -> Reply:
         """One function of the library, which is loaded if the server has lost it."""
-        command = ("FCALL", function, 1, tag, *arguments)
-        try:
-            return await self.call(*command)
-        except FunctionMissingError:
-            await self.call("FUNCTION", "LOAD", "REPLACE", library())
-            return await self.call(*command)
+        slot = slot_of(("FCALL", function, 1, tag))
+        return await self._finish_anyway(
+            self._on_node(slot, lambda node: node.fcall(function, tag, *arguments))
+        )
+
+    async def durable_fcall(self, function: str, tag: str, *arguments: Argument) -> Reply:
+        """``fcall`` whose effect is on as many replicas as the URL asks for when it returns.
+
+        Otherwise it raises QueueUnavailableError, although the effect may be there: repeat the call.
+        """
+        replicas = self.address.replicas
+        if not replicas:
+            return await self.fcall(function, tag, *arguments)
+        slot = slot_of(("FCALL", function, 1, tag))
+        return await self._finish_anyway(
+            self._on_node(slot, lambda node: node.replicated_fcall(replicas, function, tag, *arguments))
+        )
 
     async def pipeline(self, commands: Iterable[tuple[Argument, ...]]) -> list[Reply]:
         """Several commands in one round trip, not atomic; a command's own error is its reply."""
         batch = list(commands)
-        if not batch:
-            return []
-        return await self._finish_anyway(self._pipeline(batch))
+        return await self._finish_anyway(self._batch(batch)) if batch else []
 
     async def fcalls(self, function: str, calls: Iterable[tuple[Argument, ...]]) -> list[Reply]:
         """One function several times in one round trip; each call is its tag and arguments."""
-        batch: list[tuple[Argument, ...]] = [("FCALL", function, 1, *call) for call in calls]
-        replies = await self.pipeline(batch)
-        if any(isinstance(reply, FunctionMissingError) for reply in replies):
-            await self.call("FUNCTION", "LOAD", "REPLACE", library())
-            replies = await self.pipeline(batch)
-        for reply in replies:
-            if isinstance(reply, Exception):
+        batch = list(calls)
+        replies = await self.pipeline(("FCALL", function, 1, *call) for call in batch)
+        for at, reply in enumerate(replies):
+            if isinstance(reply, FunctionMissingError):
+                tag, *arguments = batch[at]
+                replies[at] = await self.fcall(function, str(tag), *arguments)
+            elif isinstance(reply, Exception):
                 raise reply
         return replies
 
     async def block(self, *command: Argument) -> Reply:
         """A command that blocks up to BLOCK_MS, on a connection of its own; a cancel closes that."""
         self._check_open()
-        try:
-            return cast("Reply", await self._blocking.execute_command(*command))
-        except (redis_errors.RedisError, OSError) as error:
-            raise translate(error) from error
+        return await self._on_node(slot_of(command), lambda node: node.block(*command))
 
     async def messages(self, pattern: str) -> AsyncGenerator[tuple[str, str]]:
-        """Channel and text of each message published under a pattern, on a connection of its own."""
-        subscriber: Any = self._blocking.pubsub()
+        """Channel and text of each message published under a pattern; in a Cluster, on whichever node."""
+        self._check_open()
+        node = await self.topology.node_for(None)
         try:
-            await subscriber.psubscribe(pattern)
-            while not self.is_closed:
-                message = await subscriber.get_message(ignore_subscribe_messages=True, timeout=1.0)
-                if message is not None:
-                    channel, text = message["channel"], message["data"]
-                    yield channel.decode(errors="replace"), text.decode(errors="replace")
-        except (redis_errors.RedisError, OSError) as error:
-            raise translate(error) from error
-        finally:
-            await subscriber.aclose()
+            async with aclosing(node.messages(pattern)) as messages:
+                async for message in messages:
+                    if self.is_closed:
+                        return
+                    if message is not None:
+                        yield message
+        except QueueUnavailableError:
+            self.topology.doubt(node)
+            raise
+
+    async def primaries(self) -> Sequence[Node]:
+        """Every server process that takes writes, looked up now."""
+        return await self._finish_anyway(self._primaries())
 
     def seal(self) -> None:
         """Refuse calls from now on."""
@@ -132,8 +126,9 @@ class Server:
         self.seal()
         if self._running:
             await asyncio.wait(self._running, timeout=SOCKET_SECONDS)
-        await self._commands.aclose(close_connection_pool=True)
-        await self._blocking.aclose(close_connection_pool=True)
+        await self.topology.close()
+
+    # -- a call's task --------------------------------------------------------------------------------
 
     async def _finish_anyway(self, work: Coroutine[Any, Any, T]) -> T:
         try:
@@ -155,77 +150,104 @@ class Server:
         if not task.cancelled():
             task.exception()  # its caller may have been cancelled, and then nobody else asks for it
 
-    async def _call(self, command: tuple[Argument, ...]) -> Reply:
+    async def _primaries(self) -> Sequence[Node]:
+        return await self.topology.primaries()
+
+    # -- where it goes --------------------------------------------------------------------------------
+
+    async def _routed(self, command: tuple[Argument, ...]) -> Reply:
+        slot = slot_of(command)
         try:
-            async with asyncio.timeout(CALL_SECONDS):
-                return cast("Reply", await self._commands.execute_command(*command))
-        except (redis_errors.RedisError, OSError) as error:
-            raise translate(error) from error
+            return await self._on_node(slot, lambda node: node.call(*command))
+        except _MovingError as error:
+            if command[0] == "FCALL":
+                raise
+            # One key of a slot on its way: what the old node does not have, the new one may.
+            _, reply = await error.target.pipeline([("ASKING",), command])
+            if isinstance(reply, Exception):
+                raise reply from None
+            return reply
 
-    async def _pipeline(self, commands: list[tuple[Argument, ...]]) -> list[Reply]:
+    async def _on_node(self, slot: int | None, ask: Callable[[Node], Awaitable[T]]) -> T:
+        """Ask the node that serves a slot, and its successor if that changes meanwhile."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        node = await self.topology.node_for(slot)
+        for _ in range(MOST_HOPS):
+            try:
+                return await ask(node)
+            except AskError as error:
+                raise _MovingError(error, self.topology.moved(error, node)) from None
+            except MovedError as error:
+                node = self.topology.moved(error, node)
+            except NotNowError:
+                raise
+            except QueueUnavailableError:
+                self.topology.doubt(node)
+                if loop.time() - started > FAILOVER_SECONDS:
+                    raise
+                successor = await self.topology.node_for(slot)
+                if successor is node:
+                    raise
+                node = successor
+        raise QueueUnavailableError("the Cluster's nodes do not agree on who serves this slot")
+
+    async def _batch(self, batch: list[tuple[Argument, ...]]) -> list[Reply]:
+        """Each command's reply or error. When all go to one node, its failure is raised."""
+        by_slot: dict[int | None, list[int]] = {}
+        for at, command in enumerate(batch):
+            by_slot.setdefault(slot_of(command), []).append(at)
+        by_node: dict[Node, tuple[int | None, list[int]]] = {}
+        for slot, places in by_slot.items():
+            node = await self.topology.node_for(slot)
+            by_node.setdefault(node, (slot, []))[1].extend(places)
+        parts = [
+            self._on_node(slot, _pipeline_of([batch[at] for at in places]))
+            for slot, places in by_node.values()
+        ]
+        outcomes = await asyncio.gather(*parts, return_exceptions=len(parts) > 1)
+        replies: list[Reply] = [None] * len(batch)
+        for (_, places), outcome in zip(by_node.values(), outcomes, strict=True):
+            for number, at in enumerate(places):
+                replies[at] = _reply(outcome, number)
+        for at, reply in enumerate(replies):
+            if isinstance(reply, MovedError):
+                replies[at] = await self._again(batch[at])
+        return replies
+
+    async def _again(self, command: tuple[Argument, ...]) -> Reply:
+        """A redirected command of a batch, by itself."""
         try:
-            async with (
-                asyncio.timeout(CALL_SECONDS),
-                self._commands.pipeline(transaction=False) as pipeline,
-            ):
-                for command in commands:
-                    await pipeline.execute_command(*command)
-                replies = cast("list[Reply]", await pipeline.execute(raise_on_error=False))
-        except (redis_errors.RedisError, OSError) as error:
-            raise translate(error) from error
-        return [translate(reply) if isinstance(reply, Exception) else reply for reply in replies]
+            return await self._routed(command)
+        except QueueingError as error:
+            return error
 
 
-class FunctionMissingError(QueueingError):
-    """The server does not have our function library: flushed, or never loaded."""
+class _MovingError(NotNowError):
+    """The slot is on its way to ``target``; what touches several of its keys has to wait."""
+
+    def __init__(self, error: AskError, target: Node) -> None:
+        super().__init__(f"this lane's slot moves to another node of the Cluster now ({error})")
+        self.target = target
 
 
-class RefusedError(QueueingError):
-    """The server or a function refused the call; the message is the server's."""
+def _pipeline_of(commands: list[tuple[Argument, ...]]) -> Callable[[Node], Awaitable[list[Reply]]]:
+    return lambda node: node.pipeline(commands)
 
 
-def translate(error: Exception) -> QueueingError:
-    """A client library's error in our words."""
-    if isinstance(error.__cause__, redis_errors.ResponseError | redis_errors.AuthenticationError):
-        error = error.__cause__  # refused while connecting, which redis-py reports as a lost connection
-    text = str(error) or "no answer in time"
-    if isinstance(error, redis_errors.AuthenticationError | redis_errors.AuthorizationError):
-        return ServerUnsuitableError(
-            f"the server refused the login ({text}): check user and password in the URL"
-        )
-    if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):
-        return QueueUnavailableError(f"the queue's server cannot be reached: {text}")
-    if isinstance(error, redis_errors.OutOfMemoryError | redis_errors.ReadOnlyError) or text.startswith(
-        _AWAY
-    ):
-        return QueueUnavailableError(f"the queue's server refuses writes now: {text}")
-    if "Function not found" in text:
-        return FunctionMissingError(text)
-    return _refusal(error, text)
+def _reply(outcome: list[Reply] | BaseException, at: int) -> Reply:
+    if isinstance(outcome, list):
+        return outcome[at]
+    if isinstance(outcome, QueueingError):
+        return outcome
+    raise outcome
 
 
-def _refusal(error: Exception, text: str) -> QueueingError:
-    if isinstance(error, redis_errors.NoPermissionError) or text.startswith("NOPERM"):
-        return ServerUnsuitableError(
-            f"the server's access rules refuse a command ({text}): see the ACL in docs/wire-protocol.md"
-        )
-    if text.startswith("MOVED"):
-        return ServerUnsuitableError("the server is part of a Cluster, whose redirects are not followed yet")
-    return RefusedError(text)
-
-
-def _redis(pool_class: Any, url: str, *, retries: int, **options: Any) -> Any:
-    """A client whose pool closes with it. Untyped, as redis-py's own signatures are."""
-    pool = pool_class.from_url(
-        url,
-        protocol=2,
-        socket_timeout=SOCKET_SECONDS,
-        socket_connect_timeout=SOCKET_SECONDS,
-        health_check_interval=0,
-        client_name="headway",
-        retry=Retry(ExponentialWithJitterBackoff(base=0.02, cap=0.3), retries),
-        **options,
-    )
-    client = redis_asyncio.Redis.from_pool(pool)
-    client.response_callbacks.clear()
-    return client
+def _topology(address: Address) -> Topology:
+    match address.kind:
+        case "cluster":
+            return ClusterTopology(address)
+        case "sentinel":
+            return SentinelTopology(address)
+        case "one":
+            return one_server(address)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from headway.queueing.errors import QueueUnavailableError, ServerUnsuitableError
-from headway.queueing.functions import LIBRARY, VERSION, library, version_of
+from headway.queueing.functions import LIBRARY, VERSION, version_of
+from headway.queueing.node import Node
 from headway.queueing.server import RefusedError, Server
 
 OLDEST: Final = {"Redis": (7, 0), "Valkey": (7, 2)}
@@ -14,32 +16,41 @@ OLDEST: Final = {"Redis": (7, 0), "Valkey": (7, 2)}
 
 
 async def prepare(server: Server) -> tuple[str, ...]:
-    """Check the server and load the function library; returns warnings.
+    """Check every primary and load the function library there; returns warnings.
 
     Raises ServerUnsuitableError with what to set, QueueUnavailableError.
     """
+    warnings: dict[str, None] = {}
+    for node in await server.primaries():
+        warnings |= dict.fromkeys(await _prepare(node))
+    return tuple(warnings)
+
+
+async def _prepare(server: Node) -> list[str]:
     warnings: list[str] = []
     try:
-        facts = _facts(await server.call("INFO"))
+        facts = facts_of(await server.call("INFO"))
     except (ServerUnsuitableError, RefusedError) as error:
         if isinstance(error, ServerUnsuitableError) and "access rules" not in str(error):
             raise
         facts = {}
         warnings.append("INFO is not allowed here: version, eviction and persistence were not checked")
     if facts:
-        _check_version(facts)
+        check_version(facts)
         _check_role(facts)
         warnings += _eviction(facts) + _persistence(facts)
     warnings += await _load_functions(server)
-    return tuple(warnings)
+    return warnings
 
 
-def _facts(reply: Any) -> dict[str, str]:
+def facts_of(reply: Any) -> dict[str, str]:
+    """The fields of an ``INFO`` reply."""
     lines = cast("bytes", reply).decode(errors="replace").splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
 
 
-def _check_version(facts: dict[str, str]) -> None:
+def check_version(facts: Mapping[str, str]) -> None:
+    """Raise ServerUnsuitableError for a server without function libraries."""
     # Valkey states a redis_version for old clients, and its own beside it.
     product = "Valkey" if "valkey_version" in facts else "Redis"
     version = facts.get("valkey_version") or facts.get("redis_version", "")
@@ -75,23 +86,22 @@ def _persistence(facts: dict[str, str]) -> list[str]:
             "appendonly is off: jobs accepted since the last snapshot are lost when the server restarts; "
             "set `appendonly yes`"
         )
-    if facts.get("cluster_enabled") == "1":
-        warnings.append("the server runs in Cluster mode: redirects to other nodes are not followed yet")
     return warnings
 
 
-async def _load_functions(server: Server) -> list[str]:
+async def _load_functions(server: Node) -> list[str]:
     try:
-        known = await _loaded_version(server)
+        known = await loaded_version(server)
         if known is not None and known > VERSION:
             return [f"the server has function library version {known}, newer than ours ({VERSION}): kept"]
-        await server.call("FUNCTION", "LOAD", "REPLACE", library())
+        await server.load_functions()
     except ServerUnsuitableError as error:
         return [f"the function library could not be loaded, an administrator must: {error}"]
     return []
 
 
-async def _loaded_version(server: Server) -> int | None:
+async def loaded_version(server: Node) -> int | None:
+    """The version of the server's copy of the library; None: it has none."""
     reply = await server.call("FUNCTION", "LIST", "LIBRARYNAME", LIBRARY, "WITHCODE")
     for found in cast("list[list[Any]]", reply):
         fields = dict(zip(found[::2], found[1::2], strict=True))

@@ -28,11 +28,19 @@ class QueueSettings:
     max_attempts: int = 3
     """Crashes after which a job is given up: a job that kills its worker must not kill the fleet."""
 
-    max_queued_jobs: int = 10_000
-    """Per lane. About an hour's work of one GPU; beyond it a refusal now is kinder than a wait."""
+    max_queued_jobs: int = 100_000
+    """Per lane, to bound memory: about 0.7 kB each beside the body. One tenant may fill nine tenths of it."""
 
-    full_retry_seconds: float = 2.0
-    """What a producer is told to wait when a lane is full."""
+    max_queued_tokens: int = 100_000_000
+    """Per lane: estimated tokens of all that waits. It bounds the bodies too, at 4 bytes per token."""
+
+    max_wait_seconds: float = 3600.0
+    """Predicted wait of a new job beyond which a refusal now is kinder. Bounds nothing until the lane's
+    workers have shown what they can do."""
+
+    patience_seconds: float = 600.0
+    """Inside a tenant the earliest deadline goes first; a job without one is placed as if it had this long.
+    So it overtakes jobs with a later deadline, and waits behind those in a hurry for a while only."""
 
     standard_age_seconds: float = 30.0
     """Wait after which a standard job goes ahead of interactive ones: someone may still be watching it."""
@@ -48,6 +56,10 @@ class QueueSettings:
 
     idempotency_seconds: float = 86_400.0
     """How long an idempotency key names its job: a day, as payment interfaces do."""
+
+    reservation_seconds: float = 30.0
+    """How long a reservation waits for its job, and is kept at a time later. What a producer reserved that
+    died before it posted counts against its tenant no longer than this."""
 
     poll_seconds: float = 0.25
     """How late a reader sees tokens when a wake-up hint was lost."""

@@ -32,6 +32,19 @@ _SEVERITY = (EndReason.STOP, EndReason.LENGTH, EndReason.CANCELLED, EndReason.DE
 """A job of several choices ends for the last of these that any choice ended for."""
 
 
+_ENTRY_BYTES = 30
+_TOKEN_BYTES = 6
+_LOGPROB_BYTES = 40
+"""An entry without its text; an id and its comma; one alternative's brackets, id and number. Measured."""
+
+
+def _bytes_of(text: str, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob]) -> int:
+    """About what the server keeps of an entry: each text once, and as hex of its bytes once more."""
+    raw = [chosen.raw for chosen in logprobs] + [best.raw for chosen in logprobs for best in chosen.top]
+    shown = sum(_LOGPROB_BYTES + 3 * len(text) for text in raw)
+    return _ENTRY_BYTES + len(text.encode(errors="replace")) + _TOKEN_BYTES * len(token_ids) + shown
+
+
 @dataclass(slots=True)
 class _Choice:
     texts: list[str] = field(default_factory=list[str])
@@ -71,12 +84,15 @@ class Answer:
     def __init__(self, choices: int, committed: Sequence[TokenEvent] = ()) -> None:
         self._choices = [_Choice() for _ in range(choices)]
         self._unwritten: list[TokenEvent] = []
+        self._stream_bytes = 0
         for entry in committed:
-            self._choices[entry.choice].add(entry.text, entry.token_ids, entry.logprobs, entry.finish_reason)
+            self.add(entry.choice, entry.text, entry.token_ids, entry.logprobs, entry.finish_reason)
         for choice in self._choices:
             choice.seal()
         self._sealed_tokens = sum(choice.sealed_tokens for choice in self._choices)
         self.resumed_tokens = self._sealed_tokens
+        self.written_entries = len(committed)
+        """Entries known to be in the queue, earlier owners' included."""
 
     def token_ids(self, choice: int) -> tuple[int, ...]:
         """The tokens of a choice so far."""
@@ -101,6 +117,11 @@ class Answer:
         """Tokens over all choices."""
         return sum(len(choice.token_ids) for choice in self._choices)
 
+    @property
+    def stream_bytes(self) -> int:
+        """About what the token stream takes, committed entries included."""
+        return self._stream_bytes
+
     def add(
         self,
         choice: int,
@@ -111,6 +132,7 @@ class Answer:
     ) -> None:
         """Take in what a step brought to one choice."""
         self._choices[choice].add(text, token_ids, logprobs, finish_reason)
+        self._stream_bytes += _bytes_of(text, token_ids, logprobs)
 
     def cut(self, reason: EndReason) -> None:
         """End every choice that still runs."""
@@ -144,6 +166,7 @@ class Answer:
     def confirm(self, entries: int) -> None:
         """Forget the first ``entries`` sealed ones: they are in the queue."""
         del self._unwritten[:entries]
+        self.written_entries += entries
 
     def end(
         self, job_id: str, prompt_tokens: int, error: JobError | None = None

@@ -43,6 +43,7 @@ def gateway_command(settings: UpSettings, listen_fd: int) -> list[str]:
         ("--host", settings.host),
         ("--port", settings.port),
         ("--listen-fd", listen_fd),
+        ("--tenants", settings.tenants),
         ("--drain-seconds", settings.drain_seconds),
         ("--log-format", "json"),
         ("--log-level", settings.log_level),

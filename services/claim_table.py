@@ -17,7 +17,15 @@ from headway.services.claimed_job import ClaimedJob, Phase
 from headway.services.engine_thread import EngineThread
 from headway.services.logs import get_logger, job_fields
 from headway.services.metrics import WorkerMetrics
-from headway.services.translate import ModelSide, Prepared, Refusal, job_of, take_output, was_taken_out
+from headway.services.translate import (
+    ModelSide,
+    Prepared,
+    Refusal,
+    as_full,
+    job_of,
+    take_output,
+    was_taken_out,
+)
 
 _log = get_logger("worker")
 
@@ -36,11 +44,14 @@ class ClaimTable:
         metrics: WorkerMetrics,
         clock: Callable[[], float],
         to_write: asyncio.Event,
+        *,
+        max_stream_bytes: int,
     ) -> None:
         self._engine = engine
         self._model = model
         self._metrics = metrics
         self._clock = clock
+        self._max_stream_bytes = max_stream_bytes
         self._jobs: dict[str, ClaimedJob] = {}
         self.to_write = to_write
         self.changed = asyncio.Event()
@@ -131,11 +142,21 @@ class ClaimTable:
             # A request taken out to be handed back ended for nobody: its held-back text comes again from the
             # next owner. If it ended by itself just before, that is its end.
             if not (job.is_handed_back and was_taken_out(output)):
-                job.error = take_output(job.answer, output, self._model.tokenizer) or job.error
+                told = as_full(output) if job.is_full else output
+                job.error = take_output(job.answer, told, self._model.tokenizer) or job.error
                 if job.error is not None and job.answer.has_failed:
                     job.dead_letter = job.error.code
             if ended and not job.open_requests:
                 self._leave_engine(job)
+            elif job.answer.stream_bytes >= self._max_stream_bytes:
+                self._fill(job)
+
+    def _fill(self, job: ClaimedJob) -> None:
+        """End a job whose token stream is at its bound, as an answer that is as long as it may be."""
+        if job.phase is Phase.RUNNING and not (job.is_full or job.is_handed_back or job.is_cancelled):
+            job.is_full = True
+            job.log.warning("stream_full", stream_bytes=job.answer.stream_bytes)
+            self._engine.cancel(tuple(job.open_requests))
 
     def cancel(self, job_id: str) -> None:
         """End a job as its producer asked; a word about a job that is not ours is ignored."""

@@ -43,6 +43,8 @@ class ClaimedJob:
     dead_letter: str | None = None
     is_cancelled: bool = False
     is_handed_back: bool = False
+    is_full: bool = False
+    """Its token stream is as long as one may be: taken out of the engine, to end with ``length``."""
     last_written_seconds: float | None = None
 
     @property
@@ -80,4 +82,12 @@ class ClaimedJob:
         """The write that ends it. Call it again for a retry: the same entries, until ``confirm``."""
         entries = self.answer.seal()
         end, result = self.answer.end(self.job_id, self.prompt_tokens, self.error)
-        return Finish(self.job_id, self.claim.token, end, result, entries, self.dead_letter)
+        return Finish(
+            self.job_id,
+            self.claim.token,
+            end,
+            result,
+            entries,
+            self.dead_letter,
+            entries_before=self.answer.written_entries,
+        )

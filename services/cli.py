@@ -14,8 +14,12 @@ from typing import Annotated
 import typer
 
 from headway.services import cli_options as options
+from headway.services.cli_dlq import add_dlq_commands
+from headway.services.cli_doctor import add_doctor_command
+from headway.services.cli_fleet import add_fleet_commands
 from headway.services.cli_jobs import add_job_commands
 from headway.services.cli_simulate import add_simulate_command
+from headway.services.cli_tenants import add_tenant_commands
 from headway.services.cli_trace import add_trace_command
 from headway.services.errors import ServiceError, StartError
 from headway.services.settings import GatewaySettings, UpSettings, WorkerSettings, default_state_dir
@@ -69,6 +73,7 @@ def up(
     max_batch_tokens: options.MaxBatchTokens = _UP.max_batch_tokens,
     threads: options.Threads = None,
     policy: options.Policy = _UP.policy,
+    tenants: options.Tenants = None,
     look_ahead: options.LookAhead = _UP.looks_ahead,
     drain_seconds: options.DrainSeconds = _UP.drain_seconds,
     metrics_port: options.MetricsPort = None,
@@ -96,6 +101,7 @@ def up(
         max_batch_tokens=max_batch_tokens,
         threads=threads,
         policy=policy,
+        tenants=tenants,
         looks_ahead=look_ahead,
         drain_seconds=drain_seconds,
         metrics_port=metrics_port,
@@ -111,6 +117,7 @@ def gateway(
     host: options.Host = _GATEWAY.host,
     port: options.Port = _GATEWAY.port,
     listen_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
+    tenants: options.Tenants = None,
     drain_seconds: options.DrainSeconds = _GATEWAY.drain_seconds,
     log_format: options.LogFormatOption = _GATEWAY.log_format,
     log_level: options.LogLevel = "info",
@@ -123,6 +130,7 @@ def gateway(
         host=host,
         port=port,
         listen_fd=listen_fd,
+        tenants=tenants,
         drain_seconds=drain_seconds,
         log_format=log_format,
         log_level=log_level,
@@ -232,7 +240,11 @@ def schema() -> None:
     print(json.dumps(job_schema(), indent=2))
 
 
+add_doctor_command(app)
 add_job_commands(app)
+add_dlq_commands(app)
+add_fleet_commands(app)
+add_tenant_commands(app)
 add_simulate_command(app)
 add_trace_command(app)
 

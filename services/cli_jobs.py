@@ -1,10 +1,12 @@
-"""``headway submit``, ``tail`` and ``cancel``: a producer and a consumer for the command line.
+"""``headway submit``, ``tail``, ``cancel`` and ``jobs``: a producer and a consumer for the command line.
 
 They need the light client only, and find the server by ``--redis-url``, or by the running ``headway up``.
 """
 
 from __future__ import annotations
 
+import json
+import time
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,6 +21,13 @@ def add_job_commands(app: typer.Typer) -> None:
     app.command()(submit)
     app.command()(tail)
     app.command()(cancel)
+    jobs = options.group("What waits, runs and ended lately, and what happened to each job.")
+    jobs.command("list")(list_all)
+    jobs.command("show")(show)
+    jobs.command("tail")(tail)
+    jobs.command("cancel")(cancel)
+    jobs.command("retry")(retry)
+    app.add_typer(jobs, name="jobs")
 
 
 def submit(
@@ -113,6 +122,7 @@ def tail(
 def cancel(
     job: options.JobArgument,
     *,
+    json_output: options.JsonOutput = False,
     redis_url: options.RedisUrl = None,
     state_dir: options.StateDirectory = None,
 ) -> None:
@@ -122,7 +132,70 @@ def cancel(
     """
     from headway.services.job_commands import cancel_job
 
-    print(cancel_job(job, redis_url, _state_dir(state_dir)))
+    met = cancel_job(job, redis_url, _state_dir(state_dir))
+    print(json.dumps({"job_id": job, "met": met}) if json_output else met)
+
+
+def list_all(
+    *,
+    tenant: Annotated[str | None, typer.Option(help="Of this tenant only.")] = None,
+    state: Annotated[
+        Literal["waiting", "running", "ended"] | None, typer.Option(help="In this state only.")
+    ] = None,
+    model: options.OfModel = None,
+    limit: Annotated[
+        int, typer.Option(min=1, max=10_000, metavar="N", help="How many of each state at most.")
+    ] = 20,
+    json_output: options.JsonOutput = False,
+    redis_url: options.RedisUrl = None,
+    state_dir: options.StateDirectory = None,
+) -> None:
+    """List jobs: those that run, those that wait in the order of their turn, the newest that ended.
+
+    Of ended jobs each model's last thousand or so are kept, for an hour at most; STATE says how they ended.
+    """
+    from headway.services.columns import terminal_width
+    from headway.services.job_listing import Stage, Wanted, as_json, as_lines, list_jobs
+
+    wanted = Wanted(tenant, None if state is None else Stage(state), model, limit)
+    found = list_jobs(wanted, redis_url, _state_dir(state_dir))
+    if json_output:
+        for each in found.jobs:
+            print(json.dumps(as_json(each)))
+    else:
+        print("\n".join(as_lines(found, round(time.time() * 1000), terminal_width())))
+
+
+def show(
+    job: options.JobArgument,
+    *,
+    json_output: options.JsonOutput = False,
+    redis_url: options.RedisUrl = None,
+    state_dir: options.StateDirectory = None,
+) -> None:
+    """Show what happened to a job, step by step."""
+    from headway.services.columns import terminal_width
+    from headway.services.job_timeline import as_json, as_lines, show_job
+
+    shown = show_job(job, redis_url, _state_dir(state_dir))
+    print(json.dumps(as_json(shown)) if json_output else "\n".join(as_lines(shown, terminal_width())))
+
+
+def retry(
+    job: options.JobArgument,
+    *,
+    json_output: options.JsonOutput = False,
+    redis_url: options.RedisUrl = None,
+    state_dir: options.StateDirectory = None,
+) -> None:
+    """Post an ended job again, as a new job, and print its id.
+
+    Its deadline counts anew, its idempotency key not at all; it asks nothing of its tenant's limits.
+    """
+    from headway.services.job_commands import retry_job
+
+    posted = retry_job(job, redis_url, _state_dir(state_dir))
+    print(json.dumps({"job_id": posted.job_id, "retry_of": job}) if json_output else posted.job_id)
 
 
 def _state_dir(given: Path | None) -> Path:

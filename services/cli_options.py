@@ -6,12 +6,14 @@ Every option of ``up``, ``gateway`` and ``worker`` is also a variable: ``--max-s
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 import typer
 
+from headway.services.errors import ServiceError, UsageError
 from headway.services.settings import DType, LogFormat, PolicyName
 from headway.services.tenant_weights import parse_weights
 from headway.services.units import parse_duration, parse_size
@@ -32,6 +34,25 @@ def checked(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
             raise typer.BadParameter(str(error)) from None
 
     return parse_option
+
+
+def group(help_text: str) -> typer.Typer:
+    """A command with commands of its own."""
+    return typer.Typer(help=help_text, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+
+
+def ask(question: str) -> None:
+    """Return if somebody says yes. Raises UsageError where nobody is there to be asked."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    try:
+        answer = input()
+    except EOFError:
+        print(file=sys.stderr)
+        raise UsageError(
+            "nobody is here to say yes, so nothing was done", hint="the same with --yes"
+        ) from None
+    if answer.strip().lower() not in {"y", "yes"}:
+        raise ServiceError("nothing was done")
 
 
 _size = checked(parse_size)
@@ -143,6 +164,14 @@ Weights = Annotated[
         show_default=False,
     ),
 ]
+Tenants = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="HEADWAY_TENANTS",
+        metavar="FILE",
+        help="tenants.toml with their limits, applied now and whenever it changes.",
+    ),
+]
 Ttft = Annotated[
     float | None,
     typer.Option(
@@ -200,6 +229,11 @@ LogLevel = Annotated[
     typer.Option(envvar="HEADWAY_LOG_LEVEL", help="Least level that is logged."),
 ]
 JsonOutput = Annotated[bool, typer.Option("--json", help="For scripts: JSON, one value a line.")]
+OfModel = Annotated[
+    str | None, typer.Option("--model", metavar="NAME", help="Of this model only; default: all.")
+]
+Limit = Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="How many to show at most.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="A job id, as `headway submit` prints it.")]
 Device = Annotated[
     str,

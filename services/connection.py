@@ -7,7 +7,8 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headway.queueing.errors import QueueUnavailableError, ServerUnsuitableError
+from headway.queueing.address import SCHEMES_HINT, parse_address
+from headway.queueing.errors import InvalidUrlError, QueueUnavailableError, ServerUnsuitableError
 from headway.services.errors import NotReachableError, StartError, UsageError
 from headway.services.settings import mask_password
 from headway.services.state import StateDir, UpState
@@ -16,16 +17,16 @@ if TYPE_CHECKING:  # its validation library is imported later, while the childre
     from headway.queueing.protocol import Queue
 
 CLOSE_SECONDS = 1.0
-URL_SCHEMES = ("redis://", "rediss://", "unix://")
 
 
 def check_url(url: str) -> str:
-    """The URL; raises UsageError for one that no Redis client understands."""
-    if not url.startswith(URL_SCHEMES):
+    """The URL; raises UsageError for one that names no server."""
+    try:
+        parse_address(url)
+    except InvalidUrlError as error:
         raise UsageError(
-            f"{mask_password(url)!r} is no Redis URL",
-            hint="--redis-url redis://HOST:6379/0, rediss://… for TLS, or unix:///path/to/redis.sock",
-        )
+            f"{mask_password(url)!r} is no Redis URL: {error}", hint=f"--redis-url {SCHEMES_HINT}"
+        ) from None
     return url
 
 

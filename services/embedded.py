@@ -220,6 +220,8 @@ class EmbeddedServer:
             f"maxmemory {self._options.maxmemory}",
             # Never evict: an evicted key would be a lost job.
             "maxmemory-policy noeviction",
+            # Token streams are short: in nodes of 4 kB each kept answer would take three times as much.
+            "stream-node-max-bytes 1024",
             "always-show-logo no",
         ]
         self._config.write_text("\n".join(lines) + "\n", encoding="utf-8")

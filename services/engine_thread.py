@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,7 +39,12 @@ class _Acknowledge:
     tokens: tuple[tuple[str, int], ...]
 
 
-_Command = _Add | _Cancel | _Acknowledge
+@dataclass(frozen=True, slots=True)
+class _Weigh:
+    weights: tuple[tuple[str, float], ...]
+
+
+_Command = _Add | _Cancel | _Acknowledge | _Weigh
 
 
 class EngineThread:
@@ -100,6 +105,11 @@ class EngineThread:
         """Tell how many more tokens of each job are in the queue."""
         if tokens:  # a word about nothing would wake an idle engine
             self._post(_Acknowledge(tuple(tokens)))
+
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """Give tenants these weights from the next step on."""
+        if weights:
+            self._post(_Weigh(tuple(weights.items())))
 
     def take(self) -> tuple[Output, ...]:
         """All outputs since the last call, in order."""
@@ -184,6 +194,9 @@ class EngineThread:
                 for request in requests:
                     self._flow.close(request)
                     self._engine.cancel(request, FinishReason.CANCELLED)
+            case _Weigh(weights):
+                for tenant, weight in weights:
+                    self._engine.set_weight(tenant, weight)
             case _Acknowledge(tokens):
                 for job, count in tokens:
                     for request in self._flow.acknowledged(job, count):

@@ -14,6 +14,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Generator
+from pathlib import Path
 
 import uvicorn
 from prometheus_client import REGISTRY
@@ -22,13 +23,17 @@ from headway import __version__
 from headway.gateway.app import create_app
 from headway.gateway.gateway import Gateway
 from headway.gateway.settings import GatewaySettings as AppSettings
+from headway.queueing.errors import QueueingError
 from headway.queueing.protocol import Queue
+from headway.queueing.tenant_file import TenantFile
 from headway.services.connection import checked_queue, close_queue
-from headway.services.errors import NotReachableError
+from headway.services.errors import NotReachableError, StartError
 from headway.services.http_protocol import BoundedHttpProtocol
 from headway.services.listener import open_listener, url_of
 from headway.services.logs import configure_logging, get_logger
 from headway.services.settings import GatewaySettings, shown
+from headway.services.tenant_loops import keep_loop, settle_all_loop
+from headway.services.tenants_file import apply_tenants_file, check_tenants_file, watch_tenants_file
 
 START_SECONDS = 30.0
 """How long to wait for the queue's server at the start."""
@@ -74,8 +79,13 @@ def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _serve(settings: GatewaySettings, listener: socket.socket) -> None:
+    file = None if settings.tenants is None else check_tenants_file(settings.tenants)
     queue = await _prepared_queue(settings.redis_url)
+    loops: list[asyncio.Task[None]] = []
     try:
+        if file is not None:
+            await _apply(queue, file)
+        loops = _start_loops(queue, settings.tenants)
         app = create_app(
             queue,
             AppSettings(version=__version__),
@@ -84,6 +94,7 @@ async def _serve(settings: GatewaySettings, listener: socket.socket) -> None:
             wall_clock=time.time,
         )
         gateway: Gateway = app.state.gateway
+        await gateway.callers.announce()
         server = _Server(
             uvicorn.Config(
                 app,
@@ -101,8 +112,27 @@ async def _serve(settings: GatewaySettings, listener: socket.socket) -> None:
             _log.info("listening", url=url_of(listener))
             await server.serve(sockets=[listener])
     finally:
+        for loop in loops:
+            loop.cancel()
+        await asyncio.gather(*loops, return_exceptions=True)
         await close_queue(queue)
     _log.info("stopped")
+
+
+async def _apply(queue: Queue, file: TenantFile) -> None:
+    """Apply tenants.toml; raises StartError: a gateway must not serve without the limits it was given."""
+    try:
+        await apply_tenants_file(queue, file)
+    except QueueingError as error:
+        raise StartError(f"the tenants' limits could not be applied: {error}") from None
+
+
+def _start_loops(queue: Queue, tenants: Path | None) -> list[asyncio.Task[None]]:
+    """What goes on beside the requests; none of it can fail, only wait for the queue."""
+    loops = [settle_all_loop(queue), keep_loop(queue)]
+    if tenants is not None:
+        loops.append(watch_tenants_file(queue, tenants))
+    return [asyncio.create_task(loop) for loop in loops]
 
 
 async def _prepared_queue(url: str) -> Queue:

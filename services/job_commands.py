@@ -1,4 +1,4 @@
-"""What ``headway submit``, ``tail`` and ``cancel`` do once their options are read."""
+"""What ``headway submit``, ``tail``, ``cancel`` and ``jobs retry`` do once their options are read."""
 
 from __future__ import annotations
 
@@ -14,8 +14,15 @@ from typing import Any, Final, TypeVar
 import orjson
 
 from headway.queueing.client import Client
-from headway.queueing.errors import InvalidJobError, QueueingError, QueueUnavailableError
+from headway.queueing.errors import (
+    InvalidJobError,
+    InvalidTenantError,
+    QueueingError,
+    QueueUnavailableError,
+    UnknownJobError,
+)
 from headway.queueing.events import EndEvent, EndReason, StreamEvent, TokenEvent
+from headway.queueing.protocol import Submitted
 from headway.services.connection import close_queue, locate, not_reachable, open_queue
 from headway.services.errors import ServiceError, UsageError
 from headway.services.settings import served_name
@@ -37,22 +44,20 @@ def submit_job(fields: dict[str, Any], model: str | None, redis_url: str | None,
     async def post(client: Client) -> str:
         name = served if served is not None else await _only_model(client)
         submitted = await client.submit(model=name, **fields)
-        await _note_unserved(client, name)
+        await note_unserved(client, name, "; the job waits for one")
         return submitted.job_id
 
-    return _with_client(url, post)
+    return with_client(url, post)
 
 
-async def _note_unserved(client: Client, model: str) -> None:
-    """Say that a job waits for a worker that was never here: a mistyped name should not pass in silence."""
-    # The job is accepted: a server that leaves, or a user who may not ask, is no error any more.
+async def note_unserved(client: Client, model: str, so_what: str) -> None:
+    """Say that no worker of this model was ever here: a mistyped name should not pass in silence."""
+    # Only a note: a server that leaves, or a user who may not ask, is no error here.
     with contextlib.suppress(QueueingError):
         models = await client.queue.models()
         if model not in models:
             known = f" (served here: {', '.join(models)})" if models else ""
-            print(
-                f"headway: no worker has served {model!r} yet; the job waits for one{known}", file=sys.stderr
-            )
+            print(f"headway: no worker has served {model!r} yet{so_what}{known}", file=sys.stderr)
 
 
 async def _only_model(client: Client) -> str:
@@ -65,6 +70,16 @@ async def _only_model(client: Client) -> str:
     raise UsageError("no worker has served a model here yet", hint="--model NAME posts the job nevertheless")
 
 
+def retry_job(job_id: str, redis_url: str | None, state_dir: Path) -> Submitted:
+    """Post an ended job's body as a new job. Raises ServiceError."""
+    url, _ = locate(redis_url, state_dir)
+
+    async def retry(client: Client) -> Submitted:
+        return await client.queue.retry(job_id)
+
+    return with_client(url, retry)
+
+
 def cancel_job(job_id: str, redis_url: str | None, state_dir: Path) -> str:
     """Ask for the end of a job; the state it was in. Raises ServiceError."""
     url, _ = locate(redis_url, state_dir)
@@ -72,7 +87,7 @@ def cancel_job(job_id: str, redis_url: str | None, state_dir: Path) -> str:
     async def cancel(client: Client) -> str:
         return str(await client.cancel(job_id, "cancelled from the command line"))
 
-    return _with_client(url, cancel)
+    return with_client(url, cancel)
 
 
 def tail_job(job_id: str, redis_url: str | None, state_dir: Path, *, as_json: bool) -> int:
@@ -89,7 +104,7 @@ def tail_job(job_id: str, redis_url: str | None, state_dir: Path, *, as_json: bo
         return 1
 
     try:
-        return _with_client(url, follow)
+        return with_client(url, follow)
     except BrokenPipeError:
         # The reader has seen enough (tail … | head). Nothing may be flushed into the closed pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -151,7 +166,7 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-def _with_client(url: str, act: Callable[[Client], Awaitable[Outcome]]) -> Outcome:
+def with_client(url: str, act: Callable[[Client], Awaitable[Outcome]]) -> Outcome:
     """Run one action with a client; the queue's errors become those of the command line."""
 
     async def run() -> Outcome:
@@ -165,8 +180,10 @@ def _with_client(url: str, act: Callable[[Client], Awaitable[Outcome]]) -> Outco
         return asyncio.run(run())
     except QueueUnavailableError as error:
         raise not_reachable(url, error) from None
-    except InvalidJobError as error:
+    except (InvalidJobError, InvalidTenantError) as error:
         raise UsageError(str(error)) from None
+    except UnknownJobError as error:
+        raise ServiceError(str(error), hint="headway jobs list") from None
     except QueueingError as error:
         raise ServiceError(str(error)) from None
     except KeyboardInterrupt:

@@ -77,7 +77,9 @@ class Publisher:
     async def _emit(self, jobs: Sequence[ClaimedJob]) -> bool:
         if not jobs:
             return True
-        emits = [Emit(job.job_id, job.claim.token, job.answer.seal()) for job in jobs]
+        emits = [
+            Emit(job.job_id, job.claim.token, job.answer.seal(), job.answer.written_entries) for job in jobs
+        ]
         outcomes = await self._ask("emit", lambda: self._queue.emit(emits))
         if outcomes is None:
             return False

@@ -80,6 +80,9 @@ class WorkerSettings:
     """A job that took this many workers with it runs alone next time, so that it cannot take others along."""
     unacknowledged_tokens: int = 512
     """Per job, generated but not yet known to be in the queue: over it the job is held, the others go on."""
+    max_stream_bytes: int = 8 << 20
+    """Of one job's token stream; an answer that gets there ends with ``length``. Some 200,000 tokens, or
+    8,000 with 20 alternatives each: what a server should hold for one job, and a claim's reply may carry."""
     hung_after_seconds: float = 120.0
     """A step that takes longer is taken for hung: the process ends and its jobs move on."""
     start_timeout_seconds: float = 30.0
@@ -96,6 +99,8 @@ class GatewaySettings:
     port: int = DEFAULT_PORT
     listen_fd: int | None = None
     """An open listening socket handed down by the parent; ``host`` and ``port`` then only describe it."""
+    tenants: Path | None = None
+    """tenants.toml, applied at the start and whenever it changes; None: limits come from elsewhere."""
     drain_seconds: float = 10.0
     """On SIGTERM, how long open answers may still stream."""
     log_format: LogFormat = "auto"
@@ -124,6 +129,8 @@ class UpSettings:
     max_batch_tokens: int = 512
     threads: int | None = None
     policy: PolicyName = "fair"
+    tenants: Path | None = None
+    """tenants.toml, which the gateway applies."""
     looks_ahead: bool = False
     """Every worker plans its next step while one runs."""
     drain_seconds: float = 10.0
@@ -177,4 +184,4 @@ def mask_password(url: str) -> str:
     if found and at:
         user, colon, _ = credentials.partition(":")
         url = f"{scheme}://{user}{':***' if colon else ''}@{place}"
-    return re.sub(r"([?&]password=)[^&]*", r"\1***", url)
+    return re.sub(r"([?&](?:sentinel_)?password=)[^&]*", r"\1***", url)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headway.services.columns import Column, table, terminal_width
 from headway.services.connection import check_url, close_queue, not_reachable, open_queue
 from headway.services.settings import mask_password
 from headway.services.state import RunningPart, StateDir, UpState
@@ -58,18 +59,19 @@ class Status:
 
     def table(self) -> list[str]:
         """The same for a person, where anything runs."""
-        rows = [("redis", self.redis.pid, "", mask_password(self.redis.url or ""))]
+        rows = [("redis", self.redis.pid, "", "", mask_password(self.redis.url or ""))]
         if self.gateway.url is not None:
-            rows.append(("gateway", self.gateway.pid, "", self.gateway.url))
-        rows += [(worker.id, worker.pid, worker.state, worker.model) for worker in self.workers]
-        widths = [max(len(str(row[column] or "-")) for row in rows) for column in range(3)]
-        head = "ready" if self.ready else "not ready"
-        return [head, *("  ".join(_cells(row, widths)).rstrip() for row in rows)]
-
-
-def _cells(row: tuple[str, int | None, str, str], widths: list[int]) -> list[str]:
-    cells = [str(cell or "-").ljust(width) for cell, width in zip(row, widths, strict=False)]
-    return [*cells, row[3]]
+            rows.append(("gateway", self.gateway.pid, "", "", self.gateway.url))
+        rows += [(worker.id, worker.pid, worker.state, worker.model, "") for worker in self.workers]
+        columns = (
+            Column("NAME"),
+            Column("PID", is_number=True),
+            Column("STATE"),
+            Column("MODEL"),
+            Column("URL"),
+        )
+        cells = [[str(cell or "") for cell in row] for row in rows]
+        return ["ready" if self.ready else "not ready", "", *table(columns, cells, terminal_width())]
 
 
 def status_of(state: UpState) -> Status:

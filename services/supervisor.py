@@ -28,8 +28,10 @@ if TYPE_CHECKING:  # its validation library is imported later, while the childre
 
 WATCH_STARTING_SECONDS = 0.1
 WATCH_SERVING_SECONDS = 1.0
-PROBE_SECONDS = 10.0
+PROBE_SECONDS = 4.0
 """A gateway that starts answers the first probe when it is ready: the probe waits in the socket's backlog."""
+HUNG_PROBES = 3
+"""Probes in a row without an answer after which a gateway that has served is taken for hung."""
 LOG_LOOK_SECONDS = 0.25
 SLOW_START_SECONDS = 15.0
 """From then on warnings of processes that are not ready yet are shown too; before, only if they fail."""
@@ -118,13 +120,24 @@ class Supervisor:
                 await self._expire(worker.model, worker.worker_id)
 
     async def _watch_gateway(self) -> None:
+        """See the gateway become ready, and end it when it hangs: only then is it started again."""
         gateway = self.fleet.gateway
+        silences = 0
         while True:
-            if gateway.state is KeeperState.STARTING and gateway.child is not None:
-                child = gateway.child
-                if await answers_http(self.fleet.url, "/healthz", PROBE_SECONDS) and gateway.child is child:
-                    gateway.mark_ready()
-            await asyncio.sleep(WATCH_STARTING_SECONDS)
+            child = gateway.child
+            answers = child is not None and await answers_http(self.fleet.url, "/", PROBE_SECONDS)
+            if answers and gateway.child is child:
+                gateway.mark_ready()
+            has_hung = child is not None and gateway.child is child and gateway.is_ready and not answers
+            silences = silences + 1 if has_hung else 0
+            if silences == HUNG_PROBES and child is not None:
+                seconds = HUNG_PROBES * PROBE_SECONDS
+                self._terminal.event(
+                    "gateway", "hung", f"no answer for {seconds:.0f} s; ending it", colour="red"
+                )
+                self._journal.write("hung", level="error", process="gateway", seconds=seconds)
+                child.kill()
+            await asyncio.sleep(WATCH_SERVING_SECONDS if gateway.is_ready else WATCH_STARTING_SECONDS)
 
     async def _watch_workers(self) -> None:
         assert self._queue is not None, "connected before it is watched"

@@ -16,7 +16,7 @@ What is refused, and how it ends:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from headway.engine.errors import ContextLengthError, RequestError
@@ -105,6 +105,11 @@ def job_of(request: str) -> tuple[str, int]:
 def was_taken_out(output: Output) -> bool:
     """Whether a request ended because it was cancelled, not by itself."""
     return output.finish_reason is FinishReason.CANCELLED
+
+
+def as_full(output: Output) -> Output:
+    """The output of a request that was taken out because its stream is full: it is as long as it may be."""
+    return replace(output, finish_reason=FinishReason.LENGTH) if was_taken_out(output) else output
 
 
 def take_output(answer: Answer, output: Output, tokenizer: Tokenizer) -> JobError | None:

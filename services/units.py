@@ -1,4 +1,4 @@
-"""Sizes and durations as people write them: ``2GiB``, ``512MB``, ``30s``, ``1.5h``.
+"""Sizes and durations as people write and read them: ``2GiB``, ``512MB``, ``30s``, ``1.5h``.
 
 A bare number is bytes, or seconds.
 """
@@ -42,3 +42,17 @@ def _split(text: str, units: dict[str, int] | dict[str, float], how: str) -> tup
     if match is None or match[2].lower() not in units:
         raise ValueError(f"{text!r}: {how}")
     return float(match[1]), units[match[2].lower()]
+
+
+def show_duration(seconds: float) -> str:
+    """A duration as ``0.3s``, ``12s``, ``3m05s``, ``2h10m`` or ``4d02h``; less than nothing is ``0.0s``."""
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"

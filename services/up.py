@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from headway import __version__
@@ -22,6 +23,7 @@ from headway.services.settings import UpSettings, default_state_dir, shown
 from headway.services.state import StateDir
 from headway.services.stop_signals import die_of
 from headway.services.supervisor import Supervisor
+from headway.services.tenants_file import check_tenants_file
 from headway.services.terminal import Terminal, short_path
 from headway.services.welcome import welcome
 
@@ -33,6 +35,11 @@ def run_up(settings: UpSettings) -> int:
     state.hold()
     check_installed(settings.model)
     check_model(settings.model)
+    if settings.tenants is not None:
+        # Absolute, since the gateway is another process; checked here, where somebody reads the message.
+        file = settings.tenants.absolute()
+        check_tenants_file(file)
+        settings = replace(settings, tenants=file)
     settings = share_out(settings, read_memory(), len(os.sched_getaffinity(0)))
     server = _embedded(settings, state)
     listener = open_listener(settings.host, settings.port)

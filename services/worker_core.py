@@ -24,6 +24,7 @@ from headway.services.model_host import ModelHost
 from headway.services.preemption_log import PreemptionLog
 from headway.services.publisher import Publisher
 from headway.services.settings import WorkerSettings
+from headway.services.tenant_loops import keep_loop, settle_loop, weights_loop
 from headway.services.trace import chrome_trace
 from headway.services.worker_card import worker_card
 from headway.services.worker_loops import heartbeat_loop, reap_loop, renew_loop, watchdog_loop
@@ -67,7 +68,14 @@ class Worker:
             clock=clock,
             unacknowledged_tokens=settings.unacknowledged_tokens,
         )
-        self._table = ClaimTable(self._engine, host.model, self.metrics, clock, self._to_write)
+        self._table = ClaimTable(
+            self._engine,
+            host.model,
+            self.metrics,
+            clock,
+            self._to_write,
+            max_stream_bytes=settings.max_stream_bytes,
+        )
         self._publisher = Publisher(queue, self._table, self._engine, self.metrics, clock)
         self._claims = ClaimLoop(
             queue,
@@ -78,6 +86,7 @@ class Worker:
             max_sequences=settings.max_sequences,
             isolate_after_attempts=settings.isolate_after_attempts,
         )
+        self._own_weights = dict(settings.tenant_weights)
         self._rate_at = (clock(), 0)
 
     async def run(self, stop: asyncio.Event, stop_now: asyncio.Event) -> None:
@@ -91,6 +100,9 @@ class Worker:
                     tasks.create_task(watchdog_loop(self._engine, self._settings.hung_after_seconds)),
                     tasks.create_task(reap_loop(self._queue, name, lease)),
                     tasks.create_task(renew_loop(self._queue, self._table, lease)),
+                    tasks.create_task(settle_loop(self._queue, name)),
+                    tasks.create_task(keep_loop(self._queue)),
+                    tasks.create_task(weights_loop(self._queue, name, self._own_weights, self._engine.weigh)),
                     tasks.create_task(self._publisher.run()),
                     tasks.create_task(PreemptionLog(self._host.engine.preemptions, _log).run()),
                     tasks.create_task(

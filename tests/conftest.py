@@ -1,8 +1,8 @@
 """Real servers for tests: Debian's Redis 7.0 and the Valkey that `headway up` embeds.
 
-``redis_url`` is one server (Valkey), ``each_redis_url`` runs a test on both; they are emptied before the
-test. ``start_redis`` starts a server of the test's own, to be killed or restarted. A server that is not
-installed skips the test on a laptop, and fails it where CI is set.
+``redis_url`` is one server (Valkey, or what HEADWAY_TEST_SERVER names), ``each_redis_url`` runs a test on
+both; they are emptied before the test. ``start_redis`` starts a server of the test's own, to be killed or
+restarted. A server that is not installed skips the test on a laptop, and fails it where CI is set.
 """
 
 from __future__ import annotations
@@ -17,9 +17,13 @@ import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.server_groups import ClusterServers
 
 # Before anything loads torch: on busy cores, threads that spin at each other's barriers make steps many times
 # slower. `headway worker` sets the same.
@@ -32,6 +36,8 @@ settings.register_profile("ci", settings.get_profile("headway"), derandomize=Tru
 settings.load_profile("ci" if os.environ.get("CI") else "headway")
 
 KINDS = ("redis7", "valkey9")
+ANY = os.environ.get("HEADWAY_TEST_SERVER", KINDS[1])
+"""Where a test takes whichever there is: CI runs the queue's and the fault suites with each of them."""
 StartRedis = Callable[..., "RedisServer"]
 
 
@@ -140,7 +146,7 @@ def shared_redis(_shared_servers: Callable[[str], RedisServer]) -> Callable[[str
 
 @pytest.fixture
 def redis_url(shared_redis: Callable[[str], RedisServer]) -> str:
-    return shared_redis("valkey9").url
+    return shared_redis(ANY).url
 
 
 @pytest.fixture(params=KINDS)
@@ -150,10 +156,10 @@ def each_redis_url(request: pytest.FixtureRequest, shared_redis: Callable[[str],
 
 @pytest.fixture
 def start_redis() -> Iterator[StartRedis]:
-    """``start_redis("valkey9", "--appendonly", "yes")``: a server of this test's own."""
+    """``start_redis(ANY, "--appendonly", "yes")``: a server of this test's own."""
     servers: list[RedisServer] = []
 
-    def start(kind: str = "valkey9", *options: str) -> RedisServer:
+    def start(kind: str = ANY, *options: str) -> RedisServer:
         servers.append(RedisServer(kind, *options))
         servers[-1].start()
         return servers[-1]
@@ -161,3 +167,22 @@ def start_redis() -> Iterator[StartRedis]:
     yield start
     for server in servers:
         server.remove()
+
+
+@pytest.fixture(scope="session")
+def shared_cluster() -> Iterator[Callable[[str], ClusterServers]]:
+    """``shared_cluster("redis7")``: three primaries, shared by the session's tests and emptied now."""
+    from tests.server_groups import ClusterServers  # which builds on this file
+
+    clusters: dict[str, ClusterServers] = {}
+
+    def cluster(kind: str) -> ClusterServers:
+        if kind not in clusters:
+            clusters[kind] = ClusterServers(kind)
+            clusters[kind].start()
+        clusters[kind].empty()
+        return clusters[kind]
+
+    yield cluster
+    for started in clusters.values():
+        started.remove()

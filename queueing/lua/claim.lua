@@ -1,161 +1,218 @@
--- Part 4 of 6: take jobs. The queue entry goes and the lease comes in one call, so no crash loses a job.
+-- Part 5: take jobs. The queue entry goes and the lease comes in one call, so no crash loses a job.
 
 local MAX_DISCARDS = 200       -- queue entries that name no job, dropped per call before it answers
 local MAX_REPLY_BYTES = 8388608 -- over it no further job is taken: the server builds a reply in memory
-local AGED_EVERY = 4           -- see queueing/settings.py
+local AGED_TENANTS = 4         -- whose next jobs are looked at: whoever is passed over comes to the front by itself
 
-local function head_of(tag, band)
-  local key = redis.call('LINDEX', name(tag, 'back', band), 0)
-  if key then
-    return {band = band, key = key, at = number(redis.pcall('HGET', name(tag, 'j', key), 'created'))}
-  end
-  local entry = redis.call('XRANGE', name(tag, 'q', band), '-', '+', 'COUNT', 1)[1]
-  if entry then
-    return {band = band, entry = entry[1], fields = table_of(entry[2]), at = number(entry[1]:match('^%d+'))}
-  end
+local function created_of(tag, key)
+  return number(redis.pcall('HGET', name(tag, 'j', key), 'created'))
 end
 
--- The head to serve: the best band's, unless it is an aged one's turn. Second value: whether it went ahead.
-local function choose(heads, ages, now, since_aged)
-  local first, aged
-  for _, band in ipairs(BANDS) do
-    local head = heads[band]
-    first = first or head
-    if head and ages[band] and now - head.at > ages[band] and (not aged or head.at < aged.at) then
-      aged = head
+-- What a band would serve next: {band, returned = true} or {band, tenant, at}; nil when nothing waits in it.
+local function head_of(books, band, now)
+  if get(books, 'returned:' .. band) > 0 then return {band = band, returned = true} end
+  local first = next_tenants(books, band, 1, now)[1]
+  if first then return {band = band, tenant = first[1], at = first[2]} end
+end
+
+-- The next job of a band that has waited over the age limit, in the band's own order; nil when there is none.
+local function aged_of(books, band, age_ms, now)
+  local tag, found = books.tag, nil
+  local function consider(key, head)
+    local created = created_of(tag, key)
+    if now - created > age_ms then
+      head.created = created
+      found = head
     end
   end
-  if aged and since_aged >= AGED_EVERY - 1 then return aged, aged ~= first end
+  if get(books, 'returned:' .. band) > 0 then
+    local key = shared(tag, 'LINDEX', name(tag, 'back', band), 0)
+    if key then consider(key, {band = band, returned = true}) end
+  end
+  for place, tenant in ipairs(next_tenants(books, band, AGED_TENANTS, now)) do
+    if found then break end
+    local key = shared(tag, 'ZRANGE', name(tag, 'q', band .. ':' .. tenant[1]), 0, 0)[1]
+    -- Out of its turn a tenant does not move the floor.
+    if key then consider(key, {band = band, tenant = tenant[1], at = tenant[2], is_early = place > 1}) end
+  end
+  return found
+end
+
+-- The job to serve: the best band's next, unless it is an aged one's turn. Second value: whether it went ahead.
+local function choose(books, ages, now)
+  local first, lower
+  for _, band in ipairs(BANDS) do
+    if first then
+      lower = lower or get(books, 'returned:' .. band) + get(books, 'jobs:' .. band) > 0
+    else
+      first = head_of(books, band, now)
+    end
+  end
+  if not lower or get(books, 'since_aged') < AGED_EVERY - 1 then return first, false end
+  local aged
+  for _, band in ipairs(BANDS) do
+    local found = ages[band] and aged_of(books, band, ages[band], now)
+    if found and (not aged or found.created < aged.created) then aged = found end
+  end
+  if aged and aged.band ~= first.band then return aged, true end
   return first, false
 end
 
-local function remove(tag, head)
-  if head.entry then
-    redis.call('XDEL', name(tag, 'q', head.band), head.entry)
-    return head.fields.job
-  end
-  return redis.call('LPOP', name(tag, 'back', head.band))
-end
-
 -- A queue entry that names no job of ours: a record and a terminal entry if it has a key, a dead letter anyway.
-local function bury_stray(tag, head, key, now, keeps)
+local function bury_stray(books, band, key, now, keeps)
+  local tag = books.tag
   if not is_job_key(key) then
-    local sample = cjson.encode(head.fields or {}):sub(1, 200):gsub('[^\32-\126]', '?')
-    bury(tag, '', {}, 'malformed_entry: ' .. sample)
+    bury(tag, '', {}, 'malformed_entry: ' .. tostring(key):sub(1, 200):gsub('[^\32-\126]', '?'), 0)
     return
   end
-  local record = {
-    model = tag:match('^{(.+):%d+}$'):gsub('%-%-', '/'), tenant = 'default', band = head.band, choices = 0,
-    created = now,
-  }
+  local record = {tenant = 'default', band = band, choices = 0, created = whole(now)}
   for field, value in pairs(record) do redis.call('HSET', name(tag, 'j', key), field, value) end
-  end_job(tag, key, record, 'error', now, keeps, 'unknown_job',
+  end_job(books, key, record, 'error', now, keeps, 'unknown_job',
     'the queue entry names a job that was not submitted: use headway_submit')
+end
+
+-- 48 bits, since a Lua number holds no more than 53 exactly; the same in every attempt.
+local function seed_of(tag, key, record)
+  return whole(tonumber(redis.sha1hex(key .. (record.created or '') .. tag):sub(1, 12), 16))
 end
 
 local function item(tag, key, record, body)
   local entries = {}
-  if number(record.n) > 0 then
+  if number(record.epoch) > 1 then
     entries = redis.pcall('XRANGE', name(tag, 'o', key), '-', '+')
     if entries.err then entries = {} end
   end
-  return {key, record.token, record.epoch, record.attempts, body, entries, record.seed or '0',
+  return {key, record.token, record.epoch, record.attempts or '0', body, entries, seed_of(tag, key, record),
     record.created or '0', record.deadline or '0', record.cancel or ''}
 end
 
 -- The bytes of a reply's item that may be many: its body, and the entries published so far.
-local function weight(item)
-  local bytes = #item[5]
-  for _, entry in ipairs(item[6]) do
+local function weight_in_bytes(reply_item)
+  local bytes = #reply_item[5]
+  for _, entry in ipairs(reply_item[6]) do
     for _, part in ipairs(entry[2]) do bytes = bytes + #part end
   end
   return bytes
 end
 
--- Gives one queued job to a worker.
-local function open(tag, key, record, body, worker, token, now, lease_ms)
-  record.state, record.worker, record.token = 'running', worker, token
-  record.epoch = string.format('%.0f', number(record.epoch) + 1)
-  record.attempts = record.attempts or '0'
-  if number(record.started) == 0 then record.started = string.format('%.0f', now) end
-  redis.call('HSET', name(tag, 'j', key), 'state', 'running', 'worker', worker, 'token', token,
-    'epoch', record.epoch, 'started', record.started, 'entry', '')
-  redis.call('ZADD', name(tag, 'lease'), now + lease_ms, key)
-  redis.call('ZREM', name(tag, 'due'), key)
+-- A token stream that does not exist yet gets its lifetime before its first entry: emits must be cheap.
+local function open_stream(o, until_ms)
+  redis.pcall('XGROUP', 'CREATE', o, 'none', '0', 'MKSTREAM')
+  redis.pcall('XGROUP', 'DESTROY', o, 'none')
+  redis.call('PEXPIREAT', o, until_ms)
+end
+
+-- Gives one queued job to a worker, for `charged` tokens.
+local function open(books, key, record, body, charged, claim)
+  local tag, j = books.tag, name(books.tag, 'j', key)
+  local now, deadline = whole(claim.now), number(record.deadline)
+  record.epoch = whole(number(record.epoch) + 1)
+  -- The call's own token is no fence: the network may deliver it a second time, when its first owner was long lost.
+  record.state, record.token = 'running', claim.token .. '.' .. record.epoch
+  if record.started then
+    redis.call('HSET', j, 'state', 'running', 'worker', claim.worker, 'token', record.token, 'epoch', record.epoch,
+      'claimed', now, 'charged', charged, 'back', '')
+  else
+    redis.call('HSET', j, 'state', 'running', 'worker', claim.worker, 'token', record.token, 'epoch', record.epoch,
+      'claimed', now, 'charged', charged, 'started', now)
+  end
+  shared(tag, 'ZADD', name(tag, 'lease'), claim.now + claim.lease_ms, key)
+  if deadline > 0 then
+    shared(tag, 'ZREM', name(tag, 'due'), key)
+    if record.epoch == '1' then open_stream(name(tag, 'o', key), deadline + claim.keeps[2]) end
+  end
   return item(tag, key, record, body)
 end
 
 -- Jobs of this very claim, made earlier by a call whose reply was lost.
 local function repeated(tag, worker, token)
   local items = {}
-  local last = redis.call('GET', name(tag, 'c', worker))
+  local last = shared(tag, 'GET', name(tag, 'c', worker))
   if not last then return items end
   local last_token, keys = last:match('^(%S+) (.*)$')
   if last_token ~= token then return items end
   for key in keys:gmatch('%S+') do
     local record = load_record(tag, key)
     local body = redis.pcall('GET', name(tag, 'p', key))
-    if owns(record, token) and type(body) == 'string' then
+    if record and is_running(record) and record.token:sub(1, #token + 1) == token .. '.' and type(body) == 'string' then
       items[#items + 1] = item(tag, key, record, body)
     end
   end
   return items
 end
 
--- Takes one queue entry; returns the reply's item, or nil if it was no job to run.
-local function take(tag, head, worker, token, now, lease_ms, keeps)
-  local key = remove(tag, head)
-  local record = is_job_key(key) and load_record(tag, key)
+-- Opens a job that left its queue, or ends it. Returns the reply's item and the tokens charged; nil if it does not run.
+local function run(books, head, key, record, claim)
+  local tag = books.tag
   if not record or record.state == nil then
-    bury_stray(tag, head, key, now, keeps)
+    bury_stray(books, head.band, key, claim.now, claim.keeps)
     return nil
   end
   if not is_queued(record) then return nil end -- a second entry of a job that runs or has ended
-  if end_if_due(tag, key, record, now, keeps) then return nil end
+  if end_if_due(books, key, record, claim.now, claim.keeps) then return nil end
   local body = redis.pcall('GET', name(tag, 'p', key))
   if type(body) ~= 'string' then
     redis.call('DEL', name(tag, 'p', key))
-    end_job(tag, key, record, 'error', now, keeps, 'body_missing', 'the body of the job is gone')
+    end_job(books, key, record, 'error', claim.now, claim.keeps, 'body_missing', 'the body of the job is gone')
     return nil
   end
-  return open(tag, key, record, body, worker, token, now, lease_ms)
+  local expected = expected_of(books, tenant_of(record), number(record.cost), math.ceil(#body / 4))
+  local charged = math.max(0, expected - number(record.paid))
+  return open(books, key, record, body, charged, claim), charged
+end
+
+-- Takes the job at a head; returns the reply's item, or nil if it was no job to run.
+local function take(books, head, claim)
+  local tag, band, key = books.tag, head.band, nil
+  if head.returned then
+    key = shared(tag, 'LPOP', name(tag, 'back', band))
+    put(books, 'returned:' .. band, key and get(books, 'returned:' .. band) - 1 or 0)
+  else
+    key = shared(tag, 'ZPOPMIN', name(tag, 'q', band .. ':' .. head.tenant))[1]
+  end
+  if not key then -- somebody emptied the queue
+    if head.tenant then
+      stop_waiting(books, band, head.tenant, head.at, claim.now)
+      recount(books, band)
+    end
+    return nil
+  end
+  local record = is_job_key(key) and load_record(tag, key) or nil
+  local found, charged = run(books, head, key, record, claim)
+  if head.returned then
+    if found then charge(books, band, tenant_of(record), charged) end
+  else
+    if not head.is_early then put(books, 'floor:' .. band, math.max(get(books, 'floor:' .. band), head.at)) end
+    leave(books, band, head.tenant, number(record and record.cost), head.at, charged or 0, claim.now)
+  end
+  return found
 end
 
 -- FCALL headway_claim 1 {lane} <worker> <room> <token> <lease ms> <standard age ms> <batch age ms>
 --       <stream retention ms> <record retention ms>
 -- -> now, then for each job: key, token, epoch, attempts, body, entries, seed, created, deadline, cancel
 register('headway_claim', function(keys, args)
-  local tag, worker, room, token, lease_ms = keys[1], args[1], tonumber(args[2]), args[3], tonumber(args[4])
-  local ages = {standard = tonumber(args[5]), batch = tonumber(args[6])}
-  local keeps = {tonumber(args[7]), tonumber(args[8])}
-  local now, lane = now_ms(), name(tag, 'lane')
-  mend(tag)
-  expect(tag, name(tag, 'c', worker), 'string')
-  expect(tag, name(tag, 'ctl', worker), 'stream') -- the worker waits on it next
-  local items, taken, bytes = repeated(tag, worker, token), {}, 0
+  local tag, room, ages = keys[1], tonumber(args[2]), {standard = tonumber(args[5]), batch = tonumber(args[6])}
+  local claim = {worker = args[1], token = args[3], lease_ms = tonumber(args[4]), now = now_ms(),
+    keeps = {tonumber(args[7]), tonumber(args[8])}}
+  local items, taken, bytes = repeated(tag, claim.worker, claim.token), {}, 0
   for at, known in ipairs(items) do taken[at] = known[1] end
-  local since_aged = tonumber(redis.call('HGET', lane, 'since_aged')) or AGED_EVERY
-  local heads = {}
-  for _, band in ipairs(BANDS) do heads[band] = head_of(tag, band) end
-  local discards = 0
+  local books, discards = open_books(tag), 0
   while #items < room and discards < MAX_DISCARDS and bytes < MAX_REPLY_BYTES do
-    local head, went_ahead = choose(heads, ages, now, since_aged)
+    local head, went_ahead = choose(books, ages, claim.now)
     if not head then break end
-    since_aged = went_ahead and 0 or since_aged + 1
-    local found = take(tag, head, worker, token, now, lease_ms, keeps)
+    put(books, 'since_aged', went_ahead and 0 or math.min(get(books, 'since_aged') + 1, AGED_EVERY))
+    local found = take(books, head, claim)
     if found then
-      items[#items + 1], taken[#taken + 1], bytes = found, found[1], bytes + weight(found)
+      items[#items + 1], taken[#taken + 1], bytes = found, found[1], bytes + weight_in_bytes(found)
     else
       discards = discards + 1
     end
-    heads[head.band] = head_of(tag, head.band)
   end
-  if #taken > 0 or discards > 0 then
-    redis.call('HSET', lane, 'since_aged', math.min(since_aged, AGED_EVERY))
-  end
+  save(books)
   if #taken > 0 then
-    redis.call('SET', name(tag, 'c', worker), token .. ' ' .. table.concat(taken, ' '), 'PX', lease_ms)
+    redis.call('SET', name(tag, 'c', claim.worker), claim.token .. ' ' .. table.concat(taken, ' '), 'PX', claim.lease_ms)
   end
-  table.insert(items, 1, string.format('%.0f', now))
+  table.insert(items, 1, whole(claim.now))
   return items
 end, {'allow-oom'})

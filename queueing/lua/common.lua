@@ -1,4 +1,4 @@
--- Headway's function library, part 1 of 6: names, clock, records.
+-- Headway's function library, part 1: names, clock, records.
 --
 -- Keys are described in queueing/keys.py. KEYS[1] of each function is a lane's hash tag, such as
 -- {smollm2-135m:0}; every other key is derived from it, so a call touches one Cluster slot. All times are
@@ -7,16 +7,20 @@
 local BANDS = {'interactive', 'standard', 'batch'}
 local MAX_BODY_BYTES = 1048576
 local DEAD_LETTERS_KEPT = 1000
+local LOG_BYTES = 2000 -- of a record's history: some thirty lost or returned claims
 
 local function name(tag, kind, suffix)
   if suffix then return kind .. ':' .. tag .. ':' .. suffix end
   return kind .. ':' .. tag
 end
 
-local function now_ms()
+-- Milliseconds with a fraction: two calls never see the same, so it also orders what came one after the other.
+local function exact_ms()
   local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
+  return time[1] * 1000 + time[2] / 1000
 end
+
+local function now_ms() return math.floor(exact_ms()) end
 
 local function table_of(flat)
   local fields = {}
@@ -24,31 +28,33 @@ local function table_of(flat)
   return fields
 end
 
+-- Whether a number is one that we can have written.
+local function is_sane(value) return value ~= nil and value > -1e15 and value < 1e15 end
+
 local function number(text)
-  return tonumber(text) or 0
+  local value = tonumber(text)
+  return is_sane(value) and value or 0
 end
 
--- A key of another type is not ours: each write to it would fail, in the middle of a call that has already
--- taken a job out of its queue. It goes, with a note among the dead letters.
-local function expect(tag, key, kind)
+local function whole(value) return string.format('%.0f', value) end
+
+-- Deletes a key of a type that is not ours, with a note among the dead letters.
+local function replace(tag, key)
   local found = redis.call('TYPE', key).ok
-  if found == kind or found == 'none' then return end
   redis.call('DEL', key)
   redis.pcall('XADD', name(tag, 'dlq'), 'MAXLEN', DEAD_LETTERS_KEPT, '*', 'job', '', 'tenant', '',
-    'reason', 'wrong_type: ' .. kind .. ' expected, ' .. found .. ' deleted: ' .. key, 'attempts', '0', 'tokens', '0')
+    'reason', 'wrong_type: ' .. found .. ' deleted: ' .. key, 'attempts', '0', 'tokens', '0')
 end
 
--- Makes sure that a lane's shared keys can be written: called before anything of a job is changed.
-local function mend(tag)
-  expect(tag, name(tag, 'dlq'), 'stream')
-  expect(tag, name(tag, 'wake'), 'stream')
-  expect(tag, name(tag, 'lane'), 'hash')
-  expect(tag, name(tag, 'lease'), 'zset')
-  expect(tag, name(tag, 'due'), 'zset')
-  for _, band in ipairs(BANDS) do
-    expect(tag, name(tag, 'q', band), 'stream')
-    expect(tag, name(tag, 'back', band), 'list')
+-- One command on a key that jobs or processes share. If somebody filled the key with another type, each of our calls
+-- would fail, and in the middle, when a job has already left its queue: so the key is replaced and the command repeated.
+local function shared(tag, command, key, ...)
+  local reply = redis.pcall(command, key, ...)
+  if type(reply) == 'table' and reply.err then
+    if reply.err:find('WRONGTYPE', 1, true) then replace(tag, key) end
+    return redis.call(command, key, ...)
   end
+  return reply
 end
 
 local function is_job_key(text)
@@ -84,27 +90,18 @@ local function is_past_deadline(record, now)
   return deadline > 0 and deadline <= now
 end
 
+local function tenant_of(record) return record.tenant or 'default' end
+
+local function band_of(record)
+  for _, band in ipairs(BANDS) do
+    if record.band == band then return band end
+  end
+  return 'standard'
+end
+
 -- Readers wait for these; whoever misses one finds the entries by polling.
 local function hint(tag, keys)
   if #keys > 0 then redis.call('PUBLISH', 'hint:' .. tag, table.concat(keys, ' ')) end
-end
-
-local function queued_jobs(tag)
-  local total = 0
-  for _, band in ipairs(BANDS) do
-    total = total + redis.call('XLEN', name(tag, 'q', band)) + redis.call('LLEN', name(tag, 'back', band))
-  end
-  return total
-end
-
--- Takes a waiting job out of its queue.
-local function dequeue(tag, key, record)
-  if record.entry and record.entry ~= '' then
-    redis.call('XDEL', name(tag, 'q', record.band), record.entry)
-  else
-    redis.call('LREM', name(tag, 'back', record.band), 1, key)
-  end
-  redis.call('ZREM', name(tag, 'due'), key)
 end
 
 local function register(function_name, callback, flags)

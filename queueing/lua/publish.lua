@@ -1,90 +1,104 @@
--- Part 5 of 6: what a worker says about its jobs. Every write is fenced by the claim token.
+-- Part 6: what a worker says about its jobs. Every write is fenced by the claim token.
 
-local function outcome(record)
-  return is_cancelled(record) and 'cancelled' or 'ok'
+-- Whether a claim token is the one under which a job runs now: the record has none at any other time.
+local function holds(tag, key, token)
+  return token ~= '' and redis.pcall('HGET', name(tag, 'j', key), 'token') == token
 end
 
--- The part of the record that a token write needs.
-local function load_for_write(tag, key)
-  local values = redis.pcall('HMGET', name(tag, 'j', key), 'state', 'token', 'n', 'part', 'cancel', 'deadline')
-  if values.err then return nil end
-  return {state = values[1], token = values[2], n = number(values[3]), part = number(values[4]),
-    cancel = values[5] or nil, deadline = values[6] or nil}
-end
-
--- Appends the entry whose 7 arguments start at args[at]: tokens, part, i, t, k, e, l.
-local function add(o, args, at)
-  local id = args[at] .. '-' .. args[at + 1]
-  if args[at + 6] == '' then
-    return redis.pcall('XADD', o, id, 'i', args[at + 2], 't', args[at + 3], 'k', args[at + 4], 'e', args[at + 5])
+-- Appends the entry whose 6 arguments start at args[at]: id, i, t, k, e, l.
+local function add_entry(o, args, at)
+  if args[at + 5] == '' then
+    return redis.pcall('XADD', o, args[at], 'i', args[at + 1], 't', args[at + 2], 'k', args[at + 3], 'e', args[at + 4])
   end
-  return redis.pcall('XADD', o, id, 'i', args[at + 2], 't', args[at + 3], 'k', args[at + 4],
-    'e', args[at + 5], 'l', args[at + 6])
+  return redis.pcall('XADD', o, args[at], 'i', args[at + 1], 't', args[at + 2], 'k', args[at + 3],
+    'e', args[at + 4], 'l', args[at + 5])
 end
 
--- Appends `count` entries from args[at] on. False: it is no stream, so what was published is gone.
-local function append(tag, key, record, args, at, count, record_keep_ms)
-  local o, n, part = name(tag, 'o', key), record.n, record.part
-  local is_new = n == 0 and part == 0
-  for entry = at, at + (count - 1) * 7, 7 do
-    local tokens, entry_part = tonumber(args[entry]), tonumber(args[entry + 1])
-    if tokens > n or (tokens == n and entry_part > part) then
-      local added = add(o, args, entry)
-      if type(added) ~= 'string' and drop_beyond(o, n, part) then added = add(o, args, entry) end
-      if type(added) ~= 'string' then return false end
-      n, part = tokens, entry_part
-    end
-  end
-  if n ~= record.n or part ~= record.part then
-    record.n, record.part = n, part
-    redis.call('HSET', name(tag, 'j', key), 'n', n, 'part', part)
-    if is_new and number(record.deadline) > 0 then
-      redis.call('PEXPIREAT', o, record.deadline + record_keep_ms)
-    end
-  end
-  return true
+-- Appends the entry at args[at] although the server refused it. It refuses an id that is not larger than the last one:
+-- a repeat is left out, and an entry that a stranger's id stands before goes in once that is dropped.
+-- False: it is no stream, so what was published is gone.
+local function add_again(o, args, at)
+  local last_tokens, last_part = last_position(o)
+  local tokens, part = args[at]:match('^(%d+)%-(%d+)$')
+  tokens, part = tonumber(tokens), tonumber(part)
+  if not tokens then return false end
+  if tokens < last_tokens or (tokens == last_tokens and part <= last_part) then return true end
+  return drop_strangers(o) and type(add_entry(o, args, at)) == 'string'
 end
 
--- FCALL headway_emit 1 {lane} <record retention ms>, then for each job: <key> <token> <entries>, and 7 arguments
--- for each entry -> one of ok | cancelled | lost for each job
+local function append(o, args, at)
+  return type(add_entry(o, args, at)) == 'string' or add_again(o, args, at)
+end
+
+-- Whether a token stream has fewer entries than its owner knows of.
+local function is_behind(o, entries)
+  return (tonumber(redis.pcall('XLEN', o)) or 0) < tonumber(entries)
+end
+
+-- Takes a job from an owner who knows more of the token stream than there is: a failover, a disk or a stranger's DEL
+-- lost what was acknowledged, and to go on would leave a gap. The next owner begins at what is there.
+local function disown(tag, key)
+  redis.call('HSET', name(tag, 'j', key), 'token', '')
+  shared(tag, 'ZADD', name(tag, 'lease'), 0, key)
+end
+
+-- Notes when a job's first token came, once: for its timeline.
+local function note_first(j)
+  if not redis.call('HGET', j, 'first') then redis.call('HSET', j, 'first', whole(now_ms())) end
+end
+
+-- FCALL headway_emit 1 {lane}, then for each entry: <key> <token> <entries before> <tokens>-<part> <i> <t> <k> <e> <l>
+-- -> the keys of jobs that are lost, usually none. The most frequent call by far: two reads and one write for each
+-- entry, few arguments, and one hint for all.
 register('headway_emit', function(keys, args)
-  local tag, keep_ms, at = keys[1], tonumber(args[1]), 2
-  local outcomes, written = {}, {}
-  while at <= #args do
-    local key, count = args[at], tonumber(args[at + 2])
-    local record = load_for_write(tag, key)
-    local result = 'lost'
-    if owns(record, args[at + 1]) and append(tag, key, record, args, at + 3, count, keep_ms) then
-      result = outcome(record)
-      written[#written + 1] = key
+  local tag = keys[1]
+  local stream_prefix, record_prefix, try = name(tag, 'o', ''), name(tag, 'j', ''), redis.pcall
+  local lost, written, last, o, is_ours = {}, {}, nil, nil, false
+  for at = 1, #args, 9 do
+    local key, token = args[at], args[at + 1]
+    if key ~= last then
+      last, o = key, stream_prefix .. key
+      is_ours = token ~= '' and try('HGET', record_prefix .. key, 'token') == token
+      if is_ours and (tonumber(try('XLEN', o)) or 0) < tonumber(args[at + 2]) then
+        disown(tag, key)
+        is_ours = false
+      end
+      if is_ours then written[#written + 1] = key else lost[#lost + 1] = key end
     end
-    outcomes[#outcomes + 1] = result
-    at = at + 3 + count * 7
+    if is_ours and not append(o, args, at + 3) then
+      is_ours = false
+      lost[#lost + 1] = key
+    elseif is_ours and args[at + 2] == '0' then
+      note_first(record_prefix .. key)
+    end
   end
   hint(tag, written)
-  return outcomes
+  return lost
 end, {'allow-oom'})
 
 -- FCALL headway_finish 1 {lane} <key> <token> <stream retention ms> <record retention ms> <reason> <terminal JSON>
---       <result JSON> <error JSON or ''> <dead letter or ''> <tokens> <part> <entries>, and 7 arguments for each entry
+--       <result JSON> <error JSON or ''> <dead letter or ''> <tokens> <part> <prompt tokens> <served tokens>
+--       <entries before>, then for each last entry: <tokens>-<part> <i> <t> <k> <e> <l>
 -- -> ok | lost
 register('headway_finish', function(keys, args)
   local tag, key, token = keys[1], args[1], args[2]
   local record = load_record(tag, key)
   if not record then return 'lost' end
-  if record.state == 'finished' and token ~= '' and record.token == token then return 'ok' end -- a repeat
+  if record.state == 'finished' and token ~= '' and record.done == token then return 'ok' end -- a repeat
+  local o = name(tag, 'o', key)
   if not owns(record, token) then return 'lost' end
-  mend(tag)
-  record.n, record.part = number(record.n), number(record.part)
-  append(tag, key, record, args, 13, tonumber(args[12]), tonumber(args[4]))
-  local tokens, part = args[10], tonumber(args[11])
-  if tonumber(tokens) <= record.n then
-    tokens, part = string.format('%.0f', record.n), math.max(part, record.part + 1)
+  if is_behind(o, args[14]) then
+    disown(tag, key)
+    return 'lost'
   end
-  close(tag, key, record, {
+  local books = open_books(tag)
+  for at = 15, #args, 6 do append(o, args, at) end
+  if args[14] == '0' and #args > 14 then note_first(name(tag, 'j', key)) end
+  close(books, key, record, {
     reason = args[5], terminal = args[6], result = args[7], error = args[8], dead = args[9],
-    tokens = tokens, part = string.format('%.0f', part),
-  }, now_ms(), tonumber(args[3]), tonumber(args[4]))
+    tokens = tonumber(args[10]), part = tonumber(args[11]), prompt = args[12], served = tonumber(args[13]),
+  }, now_ms(), {tonumber(args[3]), tonumber(args[4])})
+  save(books)
   hint(tag, {key})
   return 'ok'
 end, {'allow-oom'})
@@ -93,13 +107,12 @@ end, {'allow-oom'})
 register('headway_renew', function(keys, args)
   local tag, until_ms = keys[1], now_ms() + tonumber(args[1])
   local outcomes = {}
-  mend(tag)
   for at = 2, #args, 2 do
-    local record = load_for_write(tag, args[at])
     local result = 'lost'
-    if owns(record, args[at + 1]) then
-      redis.call('ZADD', name(tag, 'lease'), until_ms, args[at])
-      result = outcome(record)
+    if holds(tag, args[at], args[at + 1]) then
+      shared(tag, 'ZADD', name(tag, 'lease'), until_ms, args[at])
+      local reason = redis.call('HGET', name(tag, 'j', args[at]), 'cancel')
+      result = reason and reason ~= '' and 'cancelled' or 'ok'
     end
     outcomes[#outcomes + 1] = result
   end
@@ -110,17 +123,17 @@ end, {'allow-oom'})
 -- -> ok | lost for each
 register('headway_release', function(keys, args)
   local tag, now, keeps = keys[1], now_ms(), {tonumber(args[1]), tonumber(args[2])}
-  local outcomes = {}
-  mend(tag)
+  local outcomes, books = {}, open_books(tag)
   for at = 3, #args, 2 do
-    local record = load_record(tag, args[at])
-    local result = 'lost'
+    local key, result = args[at], 'lost'
+    local record = load_record(tag, key)
     if owns(record, args[at + 1]) then
       result = 'ok'
-      redis.call('HSET', name(tag, 'j', args[at]), 'token', '', 'worker', '')
-      if not end_if_due(tag, args[at], record, now, keeps) then requeue(tag, args[at], record) end
+      unclaim(books, key, record, 'released', now)
+      if not end_if_due(books, key, record, now, keeps) then requeue(books, key, record) end
     end
     outcomes[#outcomes + 1] = result
   end
+  save(books)
   return outcomes
 end, {'allow-oom'})

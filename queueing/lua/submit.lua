@@ -1,4 +1,4 @@
--- Part 2 of 6: accept a job. Only cheap checks here; workers dead-letter what they cannot run.
+-- Part 3: accept a job. Only cheap checks here; workers dead-letter what they cannot run.
 
 local function invalid(param, message)
   return redis.error_reply('HEADWAYINVALID ' .. param .. ': ' .. message)
@@ -39,10 +39,16 @@ local function canonical(value, budget)
   return '{' .. table.concat(parts, ',') .. '}'
 end
 
--- The fingerprint of a body, or nil when it has too many parts to be compared.
-local function fingerprint(job)
-  job.traceparent = nil -- a retry of the same request belongs to a new trace
-  local ok, text = pcall(canonical, job, {left = MAX_COMPARED_PARTS})
+-- The fingerprint of a body, or nil when it has too many parts to be compared. `asked`: JSON of the fields that its
+-- producer had posted otherwise, before its tenant's defaults were filled in: those may change until a repeat.
+local function fingerprint(job, asked)
+  local compared = {}
+  for field, value in pairs(job) do compared[field] = value end
+  for field, value in pairs(asked and asked ~= '' and cjson.decode(asked) or {}) do
+    compared[field] = value ~= cjson.null and value or nil
+  end
+  compared.traceparent = nil -- a retry of the same request belongs to a new trace
+  local ok, text = pcall(canonical, compared, {left = MAX_COMPARED_PARTS})
   return ok and redis.sha1hex(text) or nil
 end
 
@@ -101,49 +107,121 @@ end
 local function cost_of(job, body)
   local generated = sampling_of(job).max_tokens
   if type(generated) ~= 'number' or generated ~= generated or generated < 0 then generated = 256 end
-  return string.format('%.0f', math.ceil(#body / 4) + math.min(generated, 1e6) * choices_of(job))
+  return math.ceil(#body / 4) + math.ceil(math.min(generated, 1e6)) * choices_of(job)
 end
 
 local function metadata_of(job)
-  if type(job.metadata) ~= 'table' then return '{}' end
+  if type(job.metadata) ~= 'table' or next(job.metadata) == nil then return nil end
   local text = cjson.encode(job.metadata)
-  return #text <= 65536 and text or '{}'
+  return #text <= 65536 and text or nil
 end
 
--- Puts the entry into the band's stream; a stream whose ids a stray XADD used up is passed by.
-local function enqueue(tag, key, band, tenant, cost)
-  local entry = redis.pcall('XADD', name(tag, 'q', band), '*', 'job', key, 'tenant', tenant, 'cost', cost)
-  if type(entry) == 'string' then return entry end
-  redis.call('RPUSH', name(tag, 'back', band), key)
-  redis.pcall('XADD', name(tag, 'wake'), 'MAXLEN', 8, '*', 'job', key)
-  return ''
+-- What a submit may be told beside key and body, from args[at] on.
+local function limits_of(args, at)
+  return {
+    jobs = tonumber(args[at]) or 100000, idempotency_ms = tonumber(args[at + 1]) or 86400000,
+    record_ms = tonumber(args[at + 2]) or 3600000, tokens = tonumber(args[at + 3]) or 100000000,
+    wait_ms = tonumber(args[at + 4]) or 3600000, patience_ms = tonumber(args[at + 5]) or 600000,
+    reserved = args[at + 6] or '',
+  }
 end
 
-local function accept(tag, key, body, job, record_keep_ms)
-  local now = now_ms()
+-- The part of a bound that one tenant alone may fill, as a multiple of what is free: the last tenth is kept for
+-- others, and when many tenants wait in full, each has about the same room (dynamic thresholds, Choudhury and Hahne).
+local SHARE_OF_FREE = 9
+
+local function is_over_share(total, bound, own)
+  return total * (SHARE_OF_FREE + 1) >= bound * SHARE_OF_FREE and own() >= SHARE_OF_FREE * (bound - total)
+end
+
+local function sum_over_bands(each)
+  local total = 0
+  for _, band in ipairs(BANDS) do total = total + each(band) end
+  return total
+end
+
+-- Milliseconds until a job that is added now would start, by what the workers have generated lately; nil: not known.
+-- Better bands go first, and of its own band as much as fair shares let pass before the tenant's own last job.
+local function predicted_wait(books, band, tenant)
+  local rate = number(shared(books.tag, 'GET', name(books.tag, 'rate')))
+  if rate <= 0 then return nil end
+  local ahead = 0
+  for _, each in ipairs(BANDS) do
+    if each == band then break end
+    ahead = ahead + get(books, 'tokens:' .. each)
+  end
+  local tag, weight = books.tag, weight_of(books, tenant)
+  local own = number(shared(tag, 'HGET', name(tag, 'tenant', tenant), 'tokens:' .. band))
+  local others = shared(tag, 'ZCARD', name(tag, 'turn', band))
+  ahead = ahead + math.min(get(books, 'tokens:' .. band), own * (weight + others) / weight)
+  local estimated = get(books, 'estimated')
+  local ratio = estimated > 0 and get(books, 'answered') / estimated or 1
+  return ahead * ratio / rate * 1000
+end
+
+-- The reply for a lane in which enough waits, or nil: jobs waiting, the bound, and when to try again.
+local function refusal(books, job, cost, limits)
+  local tag, band, tenant = books.tag, job.priority or 'standard', job.tenant or 'default'
+  local jobs = waiting_jobs(books)
+  local function full(bound, after_ms)
+    return {'full', whole(jobs), bound, whole(math.min(math.max(after_ms or 2000, 1000), 60000))}
+  end
+  local function own_jobs()
+    return sum_over_bands(function(each) return shared(tag, 'ZCARD', name(tag, 'q', each .. ':' .. tenant)) end)
+  end
+  if jobs >= limits.jobs or is_over_share(jobs, limits.jobs, own_jobs) then return full('jobs') end
+  local tokens = sum_over_bands(function(each) return get(books, 'tokens:' .. each) end)
+  local function own_tokens()
+    local key = name(tag, 'tenant', tenant)
+    return sum_over_bands(function(each) return number(shared(tag, 'HGET', key, 'tokens:' .. each)) end)
+  end
+  if tokens > 0 and (tokens + cost > limits.tokens or is_over_share(tokens, limits.tokens, own_tokens)) then
+    return full('tokens')
+  end
+  if tokens > 0 then
+    local wait = predicted_wait(books, band, tenant)
+    if wait and wait > limits.wait_ms then return full('wait', wait - limits.wait_ms) end
+  end
+end
+
+-- Writes a job that is accepted, and puts it into its tenant's backlog.
+local function accept(books, key, body, job, cost, limits, exact, parent)
+  local tag, now = books.tag, math.floor(exact)
   local band, tenant = job.priority or 'standard', job.tenant or 'default'
   local j, p = name(tag, 'j', key), name(tag, 'p', key)
+  -- Only what is not usual, so that a waiting job costs little memory.
+  local fields = {'state', 'queued', 'tenant', tenant, 'band', band, 'created', now, 'cost', cost}
+  local function note(field, value)
+    fields[#fields + 1] = field
+    fields[#fields + 1] = value
+  end
+  local place = exact + limits.patience_ms
+  if choices_of(job) > 1 then note('choices', choices_of(job)) end
+  if job.on_disconnect == 'detach' then note('on_disconnect', 'detach') end
+  if metadata_of(job) then note('metadata', metadata_of(job)) end
+  if limits.reserved ~= '' then note('reserved', limits.reserved) end
+  if parent then note('parent', parent) end
   redis.call('SET', p, body)
-  redis.call('HSET', j,
-    'state', 'queued', 'model', job.model, 'tenant', tenant, 'band', band, 'created', now, 'n', 0, 'part', 0,
-    'epoch', 0, 'attempts', 0, 'choices', choices_of(job), 'metadata', metadata_of(job),
-    'on_disconnect', job.on_disconnect == 'detach' and 'detach' or 'cancel',
-    -- 48 bits, since a Lua number holds no more than 53 exactly
-    'seed', string.format('%.0f', tonumber(redis.sha1hex(key .. now .. tag):sub(1, 12), 16)),
-    'entry', enqueue(tag, key, band, tenant, cost_of(job, body)))
+  if job.deadline_seconds then place = exact + job.deadline_seconds * 1000 end
   -- What may be demoted is never ended for its deadline: that is the worker's to weigh.
   if job.deadline_seconds and job.demotable ~= true then
-    local deadline = now + math.floor(job.deadline_seconds * 1000)
-    redis.call('HSET', j, 'deadline', deadline)
-    redis.call('ZADD', name(tag, 'due'), deadline, key)
-    redis.call('PEXPIREAT', j, deadline + record_keep_ms)
-    redis.call('PEXPIREAT', p, deadline + record_keep_ms)
+    local deadline = math.floor(place)
+    note('deadline', deadline)
+    shared(tag, 'ZADD', name(tag, 'due'), deadline, key)
+    redis.call('HSET', j, unpack(fields))
+    redis.call('PEXPIREAT', j, deadline + limits.record_ms)
+    redis.call('PEXPIREAT', p, deadline + limits.record_ms)
+  else
+    redis.call('HSET', j, unpack(fields))
   end
+  enqueue(books, key, band, tenant, cost, place, now)
+  save(books)
   return {'created', key}
 end
 
--- FCALL headway_submit 1 {lane} <key> <body> [max queued] [idempotency ms] [record retention ms]
--- -> created <key> | exists <key> | conflict <key> | full <jobs waiting>
+-- FCALL headway_submit 1 {lane} <key> <body> [max jobs] [idempotency ms] [record retention ms] [max tokens]
+--       [max wait ms] [patience ms] [reserved] [fields as asked, JSON]
+-- -> created <key> | exists <key> | conflict <key> | full <jobs waiting> <jobs, tokens or wait> <retry after ms>
 register('headway_submit', function(keys, args)
   local tag, key, body = keys[1], args[1], args[2]
   if not is_job_key(key) then
@@ -153,24 +231,23 @@ register('headway_submit', function(keys, args)
   local job, problem = parse(tag, body)
   problem = problem or wrong_field(job)
   if problem then return problem end
-  mend(tag)
   if redis.call('EXISTS', name(tag, 'j', key)) == 1 then return {'exists', key} end
   local same, print
   if job.idempotency_key then
-    print = fingerprint(job)
+    print = fingerprint(job, args[10])
     if not print then return invalid('idempotency_key', 'the body has too many parts to be compared') end
     same = name(tag, 'idem', (job.tenant or 'default') .. ':' .. job.idempotency_key)
-    expect(tag, same, 'string')
-    local earlier = redis.call('GET', same)
+    local earlier = shared(tag, 'GET', same)
     if earlier then
       local earlier_key, earlier_print = earlier:match('^(%S+) (%S+)$')
       return {print == earlier_print and 'exists' or 'conflict', earlier_key}
     end
   end
-  local queued = queued_jobs(tag)
-  if queued >= (tonumber(args[3]) or 10000) then return {'full', tostring(queued)} end
+  local books, limits, exact, cost = open_books(tag), limits_of(args, 3), exact_ms(), cost_of(job, body)
+  local full = refusal(books, job, cost, limits)
+  if full then return full end
   if same then
-    redis.call('SET', same, key .. ' ' .. print, 'PX', tonumber(args[4]) or 86400000)
+    redis.call('SET', same, key .. ' ' .. print, 'PX', limits.idempotency_ms)
   end
-  return accept(tag, key, body, job, tonumber(args[5]) or 3600000)
+  return accept(books, key, body, job, cost, limits, exact)
 end)

@@ -1,6 +1,7 @@
--- Part 6 of 6: cancel, dead workers, deadlines of waiting jobs, the fleet's cards.
+-- Part 7: cancel, dead workers, deadlines of waiting jobs, rates and weights, the fleet's cards.
 
 local CONTROL_KEPT_MS = 3600000
+local RATE_DECAY = 0.99 -- by report: a worker's best rate is halved after some 70 reports
 
 -- FCALL headway_cancel 1 {lane} <key> <reason> [stream retention ms] [record retention ms]
 -- -> queued (ended at once) | running (its worker was told) | finished | unknown
@@ -10,58 +11,75 @@ register('headway_cancel', function(keys, args)
   local record = load_record(tag, key)
   if not record then return 'unknown' end
   if not is_queued(record) and not is_running(record) then return 'finished' end
-  mend(tag)
   if not is_cancelled(record) then
     record.cancel = args[2] ~= nil and args[2] ~= '' and args[2]:sub(1, 256) or 'cancelled'
     redis.call('HSET', name(tag, 'j', key), 'cancel', record.cancel)
   end
   if is_queued(record) then
-    dequeue(tag, key, record)
-    end_job(tag, key, record, 'cancelled', now_ms(), keeps)
+    local books, now = open_books(tag), now_ms()
+    dequeue(books, key, record, now)
+    end_job(books, key, record, 'cancelled', now, keeps)
+    save(books)
     return 'queued'
   end
   local control = name(tag, 'ctl', record.worker)
-  expect(tag, control, 'stream')
-  redis.call('XADD', control, 'MAXLEN', 1000, '*', 'job', key)
+  shared(tag, 'XADD', control, 'MAXLEN', 1000, '*', 'job', key)
   redis.call('PEXPIRE', control, CONTROL_KEPT_MS)
   return 'running'
 end, {'allow-oom'})
 
 -- Takes a job back from a worker that is gone.
-local function take_back(tag, key, record, now, max_attempts, keeps, requeued, dead)
-  record.attempts = string.format('%.0f', number(record.attempts) + 1)
-  redis.call('HSET', name(tag, 'j', key), 'attempts', record.attempts, 'token', '', 'worker', '')
-  if end_if_due(tag, key, record, now, keeps) then return end
+local function take_back(books, key, record, now, max_attempts, keeps, requeued, dead)
+  record.attempts = whole(number(record.attempts) + 1)
+  unclaim(books, key, record, 'lost', now)
+  if end_if_due(books, key, record, now, keeps) then return end
   if number(record.attempts) < max_attempts then
-    requeue(tag, key, record)
+    requeue(books, key, record)
     requeued[#requeued + 1] = key
     return
   end
-  end_job(tag, key, record, 'error', now, keeps, 'too_many_attempts',
+  end_job(books, key, record, 'error', now, keeps, 'too_many_attempts',
     'its worker was lost ' .. record.attempts .. ' times while running it')
   dead[#dead + 1] = key
 end
 
+-- Whether the books say that something waits, and the turns say otherwise, or the other way round.
+local function check_books(books)
+  for _, band in ipairs(BANDS) do
+    local waits = shared(books.tag, 'ZCARD', name(books.tag, 'turn', band)) > 0
+    if waits ~= (get(books, 'jobs:' .. band) > 0) then recount(books, band) end
+  end
+end
+
+-- What others read without our functions must be readable: their reads would fail for ever.
+local function mend(tag)
+  for _, kind in ipairs({'dlq', 'recent', 'settle', 'wake'}) do shared(tag, 'XLEN', name(tag, kind)) end
+  shared(tag, 'GET', name(tag, 'rate'))
+end
+
 local function reap(tag, max_attempts, keeps, limit)
-  local now, requeued, dead = now_ms(), {}, {}
-  mend(tag)
-  for _, key in ipairs(redis.call('ZRANGEBYSCORE', name(tag, 'lease'), '-inf', now, 'LIMIT', 0, limit)) do
+  local now, requeued, dead, books = now_ms(), {}, {}, open_books(tag)
+  for _, key in ipairs(shared(tag, 'ZRANGEBYSCORE', name(tag, 'lease'), '-inf', now, 'LIMIT', 0, limit)) do
     local record = load_record(tag, key)
     if record and is_running(record) then
-      take_back(tag, key, record, now, max_attempts, keeps, requeued, dead)
+      take_back(books, key, record, now, max_attempts, keeps, requeued, dead)
     else
-      redis.call('ZREM', name(tag, 'lease'), key)
+      shared(tag, 'ZREM', name(tag, 'lease'), key)
     end
   end
-  for _, key in ipairs(redis.call('ZRANGEBYSCORE', name(tag, 'due'), '-inf', now, 'LIMIT', 0, limit)) do
+  for _, key in ipairs(shared(tag, 'ZRANGEBYSCORE', name(tag, 'due'), '-inf', now, 'LIMIT', 0, limit)) do
     local record = load_record(tag, key)
     if record and is_queued(record) then
-      dequeue(tag, key, record)
-      end_if_due(tag, key, record, now, keeps)
+      dequeue(books, key, record, now)
+      end_if_due(books, key, record, now, keeps)
     else
-      redis.call('ZREM', name(tag, 'due'), key)
+      shared(tag, 'ZREM', name(tag, 'due'), key)
     end
   end
+  forget_tenants(tag, now, limit)
+  mend(tag)
+  check_books(books)
+  save(books)
   return {requeued, dead}
 end
 
@@ -75,15 +93,51 @@ end, {'allow-oom'})
 -- -> how many jobs were taken from it
 register('headway_expire_worker', function(keys, args)
   local tag, held, lease = keys[1], 0, name(keys[1], 'lease')
-  mend(tag)
-  for _, key in ipairs(redis.call('ZRANGE', lease, 0, -1)) do
+  for _, key in ipairs(shared(tag, 'ZRANGE', lease, 0, -1)) do
     if redis.pcall('HGET', name(tag, 'j', key), 'worker') == args[1] then
-      redis.call('ZADD', lease, 0, key)
+      shared(tag, 'ZADD', lease, 0, key)
       held = held + 1
     end
   end
   reap(tag, tonumber(args[2]), {tonumber(args[3]), tonumber(args[4])}, held + 100)
   return held
+end, {'allow-oom'})
+
+-- FCALL headway_mend 1 {lane} <worker>: makes sure that what a worker blocks on can be read.
+register('headway_mend', function(keys, args)
+  local tag = keys[1]
+  shared(tag, 'XLEN', name(tag, 'wake'))
+  shared(tag, 'XLEN', name(tag, 'ctl', args[1]))
+  return 'ok'
+end, {'allow-oom'})
+
+-- FCALL headway_weights 1 {lane}, then <tenant> <weight> for each tenant: replaces all weights.
+register('headway_weights', function(keys, args)
+  local weights = name(keys[1], 'weights')
+  redis.call('DEL', weights)
+  for at = 1, #args, 2 do redis.call('HSET', weights, args[at], args[at + 1]) end
+  return 'ok'
+end, {'allow-oom'})
+
+-- FCALL headway_report 1 {lane} <worker> <tokens per second> <ttl ms>: what the lane's workers can do, for predictions.
+register('headway_report', function(keys, args)
+  local tag, now, rate = keys[1], now_ms(), tonumber(args[2]) or 0
+  local rates, until_ms, total = name(tag, 'rates'), now + tonumber(args[3]), 0
+  local known = table_of(shared(tag, 'HGETALL', rates))
+  local best = tonumber((known[args[1]] or ''):match('^(%S+) ')) or 0
+  rate = math.max(rate, best * RATE_DECAY)
+  known[args[1]] = rate .. ' ' .. whole(until_ms)
+  shared(tag, 'HSET', rates, args[1], known[args[1]])
+  for worker, told in pairs(known) do
+    local each, till = told:match('^(%S+) (%d+)$')
+    if till and tonumber(till) > now then
+      total = total + number(each)
+    else
+      shared(tag, 'HDEL', rates, worker)
+    end
+  end
+  redis.call('SET', name(tag, 'rate'), total, 'PX', args[3])
+  return 'ok'
 end, {'allow-oom'})
 
 -- FCALL headway_heartbeat 1 {fleet} <worker> <card JSON> <ttl ms> <model>

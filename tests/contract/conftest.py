@@ -29,6 +29,7 @@ from headway.queueing.settings import QueueSettings
 
 if TYPE_CHECKING:
     from tests.conftest import RedisServer
+    from tests.server_groups import ClusterServers
 
 MODEL = "org/tiny"
 
@@ -131,11 +132,18 @@ class Bench:
         return Finish(**{**fields, **changes})
 
 
-@pytest.fixture(params=["memory", "redis7", "valkey9"])
+@pytest.fixture(params=["memory", "redis7", "valkey9", "cluster"])
 async def bench(
-    request: pytest.FixtureRequest, shared_redis: Callable[[str], RedisServer]
+    request: pytest.FixtureRequest,
+    shared_redis: Callable[[str], RedisServer],
+    shared_cluster: Callable[[str], ClusterServers],
 ) -> AsyncIterator[Bench]:
     kind = request.param
-    made = Bench(kind, None if kind == "memory" else shared_redis(kind).url)
+    if kind == "memory":
+        made = Bench(kind, None)
+    elif kind == "cluster":
+        made = Bench(kind, shared_cluster("redis7").url)
+    else:
+        made = Bench(kind, shared_redis(kind).url)
     yield made
     await made.close()

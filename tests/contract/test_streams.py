@@ -217,6 +217,7 @@ async def test_workers_are_known_while_their_hearts_beat(bench: Bench) -> None:
     assert await bench.queue.workers() == (_card("w1"), _card("w2"))
     await bench.elapse(0.06)
     assert await bench.queue.workers() == (_card("w2"),)
+    assert 0.06 <= (await bench.queue.workers())[0].heartbeat_age_seconds < 30
     await bench.queue.farewell("w2")
     await bench.queue.farewell("nobody")
     assert await bench.queue.workers() == ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from pathlib import Path
+from collections.abc import Generator
 from typing import Any
 
 import httpx
@@ -15,6 +15,8 @@ from tests.services.up.headway_up import HeadwayUp, running_up
 
 from headway.engine.errors import ModelError
 from headway.engine.model_source import resolve_model
+from headway.queueing.events import Cursor, TokenEvent
+from headway.queueing.sync import SyncClient
 
 # float32: in bfloat16 a resumed answer's recomputed context may round a near tie to the other side.
 ARGUMENTS = ("--model", "smollm2-135m", "--dtype", "float32", "--kv-cache", "64MiB", "--threads", "2")
@@ -27,20 +29,96 @@ ASKED: dict[str, Any] = {
 }
 
 
-@pytest.mark.timeout(180)
-def test_the_real_model_answers_and_goes_on_with_the_same_words_after_its_worker_is_killed(
-    tmp_path: Path,
-) -> None:
+SAMPLED: dict[str, Any] = {
+    "n": 2,
+    "temperature": 0.8,
+    "seed": 11,
+    "max_tokens": 60,
+    "ignore_eos": True,
+    "presence_penalty": 0.4,
+    "frequency_penalty": 0.3,
+    "repetition_penalty": 1.1,
+    "logprobs": 2,
+}
+STOP_FROM, STOP_TO = 24, 44
+"""The tokens of the first choice whose text is the stop string: the kill falls between them."""
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Generator[HeadwayUp]:
     try:
         resolve_model("smollm2-135m")
     except ModelError:
         missing("the model smollm2-135m")
-    with running_up(tmp_path, *ARGUMENTS) as up:
-        calm = httpx.post(f"{up.url}/v1/chat/completions", json=ASKED, timeout=60).json()
-        text = calm["choices"][0]["message"]["content"]
-        assert "Paris" in text
-        assert calm["usage"]["completion_tokens"] == 100
-        assert streamed_over_a_kill(up) == text
+    with running_up(tmp_path_factory.mktemp("up"), *ARGUMENTS) as running:
+        yield running
+
+
+@pytest.mark.timeout(180)
+def test_the_real_model_answers_and_goes_on_with_the_same_words_after_its_worker_is_killed(
+    up: HeadwayUp,
+) -> None:
+    calm = httpx.post(f"{up.url}/v1/chat/completions", json=ASKED, timeout=60).json()
+    text = calm["choices"][0]["message"]["content"]
+    assert "Paris" in text
+    assert calm["usage"]["completion_tokens"] == 100
+    assert streamed_over_a_kill(up) == text
+
+
+@pytest.mark.timeout(180)
+def test_draws_penalties_stop_strings_and_logprobs_of_two_choices_survive_a_kill(up: HeadwayUp) -> None:
+    with SyncClient.connect(up.redis_url) as client:
+        stop = text_of_tokens(client, STOP_FROM, STOP_TO)
+        calm = client.result(asked_for(client, stop), timeout_seconds=60)
+        job_id = asked_for(client, stop)
+        cursors = killed_between(client, up, job_id)
+        resumed = client.result(job_id, timeout_seconds=60)
+        (lost,) = client.status(job_id).history
+    published = sum(cursor.tokens <= lost.committed_tokens for cursor in cursors)
+    assert STOP_FROM < published < STOP_TO, "the kill did not fall into the stop string"
+    assert calm.choices[0].finish_reason == "stop"
+    assert stop not in calm.choices[0].text
+    assert calm.choices[1].finish_reason == "length"
+    assert resumed.usage.completion_tokens == calm.usage.completion_tokens
+    for before, after in zip(calm.choices, resumed.choices, strict=True):
+        assert (after.text, after.token_ids) == (before.text, before.token_ids)
+        assert after.finish_reason == before.finish_reason
+        assert len(after.logprobs) == len(after.token_ids)
+        for one, other in zip(before.logprobs, after.logprobs, strict=True):
+            assert [each.token_id for each in other.top] == [each.token_id for each in one.top]
+            assert other.logprob == pytest.approx(one.logprob, abs=1e-3)
+
+
+def asked_for(client: SyncClient, *stops: str) -> str:
+    """A job that draws two answers."""
+    sampling = {**SAMPLED, "stop": stops}
+    prompt = "Once upon a time, in a village by the sea,"
+    return client.submit(model="smollm2-135m", prompt=prompt, sampling=sampling).job_id
+
+
+def text_of_tokens(client: SyncClient, first: int, last: int) -> str:
+    """What the first choice says in these tokens; it says that nowhere before."""
+    pieces: list[str] = []
+    for event in client.stream(asked_for(client)):
+        if isinstance(event, TokenEvent) and event.choice == 0:
+            pieces += [event.text, *[""] * (len(event.token_ids) - 1)]
+    assert len(pieces) == SAMPLED["max_tokens"]
+    text = "".join(pieces[first:last])
+    assert "".join(pieces).index(text) == len("".join(pieces[:first]))
+    return text
+
+
+def killed_between(client: SyncClient, up: HeadwayUp, job_id: str) -> list[Cursor]:
+    """Where each token of the first choice stands in the stream; its worker is killed in the stop string."""
+    cursors: list[Cursor] = []
+    victim = up.worker_pid
+    for event in client.stream(job_id):
+        if isinstance(event, TokenEvent) and event.choice == 0:
+            cursors += [event.cursor] * len(event.token_ids)
+        if len(cursors) > STOP_FROM and victim:
+            os.kill(victim, signal.SIGKILL)
+            victim = 0
+    return cursors
 
 
 def streamed_over_a_kill(up: HeadwayUp) -> str:

@@ -134,3 +134,19 @@ def test_a_killed_gateway_comes_back_on_the_same_port_and_refuses_nobody_meanwhi
         assert reply.status_code == 200
         eventually("the gateway is ready again", up.is_ready)
         assert up.url == url
+
+
+def test_a_gateway_that_hangs_is_ended_and_started_again(home: Path) -> None:
+    """Its process lives and its socket takes connections: only that nobody answers tells."""
+    with running_up(home, "--model", SLOW) as up:
+        hung = up.status.gateway.pid
+        assert hung is not None
+        job = up.submit("drill", "--max-tokens", "20")
+        os.kill(hung, signal.SIGSTOP)
+        eventually(
+            "another gateway is ready", lambda: up.status.gateway.pid not in (None, hung) and up.is_ready()
+        )
+        assert "no answer for" in up.output
+        answer = httpx.get(f"{up.url}/v1/jobs/{job}", timeout=10)
+        assert answer.status_code == 200
+        assert up.stop() == 0

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
+from headway.queueing.errors import QueueUnavailableError
 from headway.queueing.events import (
     ChoiceEnd,
     ChoiceResult,
@@ -23,6 +25,7 @@ from headway.queueing.messages import Job, decode_job
 from headway.queueing.protocol import Claim, Emit, Fenced, Finish, Queue, WorkerCard
 
 MODEL = "tiny"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +84,12 @@ class ScriptedWorker:
         self.is_up.set()
         async with asyncio.TaskGroup() as jobs:
             while True:
-                for claim in await self.queue.claim(MODEL, "w1", 64):
+                for claim in await patiently(lambda: self.queue.claim(MODEL, "w1", 64)):
                     self._cancels.setdefault(claim.job_id, asyncio.Event())
                     jobs.create_task(self._answer(claim, self.script))
-                wakeup = await self.queue.wait(MODEL, "w1", for_work=True, timeout_seconds=5)
+                wakeup = await patiently(
+                    lambda: self.queue.wait(MODEL, "w1", for_work=True, timeout_seconds=5)
+                )
                 for job_id in wakeup.cancelled:
                     self._cancels.setdefault(job_id, asyncio.Event()).set()
 
@@ -98,7 +103,7 @@ class ScriptedWorker:
             if script.pace is not None:
                 await script.pace()
             entries = tuple(run.token(step, choice) for choice in range(job.sampling.n))
-            (fenced,) = await self.queue.emit([Emit(claim.job_id, claim.token, entries)])
+            (fenced,) = await self._emit(Emit(claim.job_id, claim.token, entries))
             if fenced is not Fenced.OK or self._cancels[claim.job_id].is_set():
                 await self._finish(run, EndReason.CANCELLED)
                 return
@@ -108,9 +113,21 @@ class ScriptedWorker:
             return
         await self._finish(run, run.reason)
 
+    async def _emit(self, emit: Emit) -> tuple[Fenced, ...]:
+        return await patiently(lambda: self.queue.emit([emit]))
+
     async def _finish(self, run: _Run, reason: EndReason) -> None:
-        await self.queue.finish([run.finish(reason)])
+        await patiently(lambda: self.queue.finish([run.finish(reason)]))
         self.ended[run.claim.job_id] = reason
+
+
+async def patiently(call: Callable[[], Awaitable[T]]) -> T:
+    """The call's answer, asked again for as long as the queue is away."""
+    while True:
+        try:
+            return await call()
+        except QueueUnavailableError:
+            await asyncio.sleep(0.05)
 
 
 def cut_at_stop(pieces: tuple[str, ...], stops: tuple[str, ...]) -> tuple[str, ...]:

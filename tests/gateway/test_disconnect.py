@@ -32,10 +32,12 @@ class Watched(MemoryQueue):
         self.submitting = asyncio.Event()
         self.refused_cancels = 0
 
-    async def submit(self, job: Job, *, key: str | None = None) -> Submitted:
+    async def submit(
+        self, job: Job, *, key: str | None = None, reserved: str = "", asked: Job | None = None
+    ) -> Submitted:
         self.submitting.set()
         await self.submit_gate.wait()
-        submitted = await super().submit(job, key=key)
+        submitted = await super().submit(job, key=key, reserved=reserved, asked=asked)
         self.job_ids.append(submitted.job_id)
         return submitted
 

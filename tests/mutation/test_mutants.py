@@ -16,15 +16,16 @@ import pytest
 from tests.mutation.look_ahead_mutants import LOOK_AHEAD_MUTANTS
 from tests.mutation.memory_mutants import MEMORY_MUTANTS
 from tests.mutation.mutant import Mutant
+from tests.mutation.queue_mutants import QUEUE_MUTANTS
 from tests.mutation.scheduling_mutants import SCHEDULING_MUTANTS
 
-MUTANTS = MEMORY_MUTANTS + SCHEDULING_MUTANTS + LOOK_AHEAD_MUTANTS
+MUTANTS = MEMORY_MUTANTS + SCHEDULING_MUTANTS + LOOK_AHEAD_MUTANTS + QUEUE_MUTANTS
 ROOT = Path(__file__).parents[2]
 COPIED = ("engine", "kernels", "queueing", "gateway", "services", "src", "tests", "pyproject.toml")
 
 
 def copy_tree(target: Path) -> None:
-    """What a test of the engine needs."""
+    """What the mutants' tests need."""
     for name in COPIED:
         if (ROOT / name).is_dir():
             shutil.copytree(

@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.conftest import ANY
 from tests.queueing.conftest import MODEL, emit, stop
 
 import headway
@@ -103,7 +104,7 @@ async def test_a_result_is_not_waited_for_longer_than_asked() -> None:
 
 
 async def test_a_stream_outlives_a_restart_of_the_server(start_redis: StartRedis) -> None:
-    server = start_redis("valkey9", "--appendonly", "yes", "--appendfsync", "always")
+    server = start_redis(ANY, "--appendonly", "yes", "--appendfsync", "always")
     async with Client.connect(server.url) as client:
         submitted = await client.submit(model=MODEL, prompt="x")
         (claim,) = await client.queue.claim(MODEL, "w", 1)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conftest import ANY
 from tests.queueing.conftest import BODY, MODEL, emit, follow, stop
 
-import headway.queueing.server as server_module
+import headway.queueing.node as node_module
 from headway.queueing.errors import QueueingError, QueueUnavailableError
 from headway.queueing.events import START, Cursor, EndEvent, EndReason, JobState, TokenEvent
 from headway.queueing.protocol import Fenced
@@ -71,7 +72,7 @@ async def test_a_waiting_worker_and_reader_outlive_restarts(
     start_redis: StartRedis, open_queue: OpenQueue
 ) -> None:
     """Five restarts under load: each job ends, each reader sees each token once."""
-    server = start_redis("valkey9", "--appendonly", "yes", "--appendfsync", "always")
+    server = start_redis(ANY, "--appendonly", "yes", "--appendfsync", "always")
     queue = open_queue(server.url, QueueSettings(lease_seconds=0.5, watch_seconds=0.1, max_attempts=50))
     await queue.check_server()
     ids = [(await queue.submit_body(MODEL, BODY, key=f"k{n}")).job_id for n in range(12)]
@@ -173,7 +174,7 @@ async def test_a_silent_server_is_noticed(
     lossy_link: LossyLink, open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A link that takes commands and answers nothing must not hold a caller for ever."""
-    monkeypatch.setattr(server_module, "CALL_SECONDS", 0.3)
+    monkeypatch.setattr(node_module, "CALL_SECONDS", 0.3)
     queue = open_queue(lossy_link.url)
     await queue.check_server()
     lossy_link.go_silent()
@@ -267,6 +268,37 @@ async def test_a_worker_restarts_under_its_old_name(redis_url: str, open_queue: 
     result = await renewed.result("tiny:0:k")
     assert result is not None
     assert result.reason is EndReason.STOP
+
+
+async def test_a_wait_that_is_given_up_ends_at_once_and_keeps_its_connection(
+    shared_redis: Callable[[str], RedisServer], open_queue: OpenQueue
+) -> None:
+    """A worker gives up its wait whenever a job ends, at any moment: nothing may stand still for that."""
+    server = shared_redis("valkey9")
+    queue = open_queue(server.url)
+    await queue.check_server()
+    before = _connections_so_far(server)
+    for n in range(60):
+        waiting = asyncio.create_task(queue.wait(MODEL, "w", for_work=n % 2 == 0, timeout_seconds=30))
+        await asyncio.sleep(n * 0.0001)
+        waiting.cancel()
+        await asyncio.wait((waiting,), timeout=1)
+        assert waiting.cancelled()
+    assert _connections_so_far(server) - before < 30
+    await queue.submit_body(MODEL, BODY, key="k")
+    assert (await queue.wait(MODEL, "w", for_work=True, timeout_seconds=30)).may_have_work
+    (claim,) = await queue.claim(MODEL, "w", 1)
+    waiting = asyncio.create_task(queue.wait(MODEL, "w", for_work=False, timeout_seconds=30))
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    await queue.cancel(claim.job_id, "stop")
+    wakeup = await queue.wait(MODEL, "w", for_work=False, timeout_seconds=30)
+    assert wakeup.cancelled == (claim.job_id,)
+
+
+def _connections_so_far(server: RedisServer) -> int:
+    facts = server.command("INFO", "stats").decode()
+    return int(facts.partition("total_connections_received:")[2].split()[0])
 
 
 async def test_closing_a_queue_ends_whoever_waits_on_it(redis_url: str, open_queue: OpenQueue) -> None:

@@ -24,7 +24,9 @@ from headway.queueing.events import (
     Usage,
 )
 from headway.queueing.functions import library
-from headway.queueing.memory_lane import DEAD_LETTERS_KEPT
+from headway.queueing.memory_band import FORGET_MS
+from headway.queueing.memory_bounds import SHARE_OF_FREE
+from headway.queueing.memory_lane import AGED_TENANTS, DEAD_LETTERS_KEPT, RECENT_KEPT
 from headway.queueing.messages import MAX_JOB_BYTES
 from headway.queueing.protocol import Emit, Finish
 from headway.queueing.redis_queue import RedisQueue
@@ -91,7 +93,8 @@ def test_a_raw_producer_follows_cancels_and_fetches(redis_url: str) -> None:
         with pytest.raises(redis.ResponseError, match=r"HEADWAYINVALID tenant: "):
             raw.fcall("headway_submit", 1, tag, "k2", b'{"model":"smollm2-135m","tenant":"a b"}')
         assert raw.hget(f"j:{tag}:k", "state") == b"queued"
-        assert raw.xlen(f"q:{tag}:standard") == 1
+        assert raw.zrange(f"q:{tag}:standard:default", 0, -1) == [b"k"]
+        assert raw.hmget(f"lane:{tag}", "jobs:standard", "returned:standard") == [b"1", b"0"]
         assert raw.fcall("headway_cancel", 1, tag, "k", "why") == b"queued"
         assert raw.fcall("headway_cancel", 1, tag, "none", "why") == b"unknown"
         ((entry_id, entry),) = raw.xrange(f"o:{tag}:k", "(0-0", "+")
@@ -101,45 +104,13 @@ def test_a_raw_producer_follows_cancels_and_fetches(redis_url: str) -> None:
         assert set(terminal) == {"reason", "choices", "usage", "error"}
         answer = orjson.loads(raw.get(f"r:{tag}:k"))
         assert set(answer["choices"][0]) == {"text", "token_ids", "finish_reason", "logprobs"}
-        assert raw.xlen(f"q:{tag}:standard") == 0
+        assert raw.hmget(f"lane:{tag}", "jobs:standard", "returned:standard") == [b"0", b"0"]
 
 
 async def _load_library(url: str) -> None:
     queue = RedisQueue(url)
     await queue.check_server()
     await queue.close()
-
-
-@pytest.mark.parametrize("user", ["producer", "headway"])
-async def test_the_documented_access_rules_suffice(
-    user: str, shared_redis: Callable[[str], RedisServer]
-) -> None:
-    server = shared_redis("valkey9")
-    await _load_library(server.url)
-    rules = re.search(rf"^ACL SETUSER {user} .*$", PAGE, re.MULTILINE)
-    assert rules is not None
-    server.command("ACL", "DELUSER", user)
-    assert server.command(*rules[0].split()) == b"+OK\r\n"
-    worker = RedisQueue(server.url if user == "producer" else f"unix://headway:secret@{server.socket}")
-    queue = RedisQueue(f"unix://{user}:secret@{server.socket}")
-    try:
-        if user == "headway":
-            assert "INFO" not in " ".join(await queue.check_server())
-        await queue.submit_body(MODEL, b'{"model":"smollm2-135m","prompt":"x"}', key="one")
-        await answer_one_job(worker)
-        events = await queue.read("smollm2-135m:0:one", Cursor(), wait_seconds=5)
-        assert len(events) == 2
-        await queue.submit_body(
-            MODEL,
-            b'{"model":"smollm2-135m","prompt":"x","deadline_seconds":9,"idempotency_key":"i"}',
-            key="two",
-        )
-        await queue.cancel("smollm2-135m:0:two", "stop")
-        await queue.status("smollm2-135m:0:two")
-        assert await queue.result("smollm2-135m:0:two") is not None
-    finally:
-        await queue.close()
-        await worker.close()
 
 
 def test_the_committed_schema_is_current() -> None:
@@ -163,10 +134,21 @@ def test_numbers_in_the_library_are_those_of_the_python_side() -> None:
     assert number(r"local MAX_BODY_BYTES = (\d+)") == MAX_JOB_BYTES
     assert number(r"local DEAD_LETTERS_KEPT = (\d+)") == DEAD_LETTERS_KEPT
     assert number(r"local AGED_EVERY = (\d+)") == AGED_EVERY
+    assert number(r"local AGED_TENANTS = (\d+)") == AGED_TENANTS
+    assert number(r"local SHARE_OF_FREE = (\d+)") == SHARE_OF_FREE
+    assert number(r"local FORGET_MS = (\d+)") == FORGET_MS
+    assert number(r"local RECENT_KEPT = (\d+)") == RECENT_KEPT
     # What a raw producer gets that names no limits.
-    assert number(r"\(tonumber\(args\[3\]\) or (\d+)\)") == DEFAULTS.max_queued_jobs
-    assert number(r"tonumber\(args\[4\]\) or (\d+)\)\n  end\n") == DEFAULTS.idempotency_seconds * 1000
-    assert number(r"tonumber\(args\[5\]\) or (\d+)\)") == DEFAULTS.record_retention_seconds * 1000
+    assert number(r" jobs = tonumber\(args\[at\]\) or (\d+)") == DEFAULTS.max_queued_jobs
+    assert number(r" tokens = tonumber\(args\[at \+ 3\]\) or (\d+)") == DEFAULTS.max_queued_tokens
+    milliseconds = {
+        "idempotency_ms": DEFAULTS.idempotency_seconds,
+        "record_ms": DEFAULTS.record_retention_seconds,
+        "wait_ms": DEFAULTS.max_wait_seconds,
+        "patience_ms": DEFAULTS.patience_seconds,
+    }
+    for name, seconds in milliseconds.items():
+        assert number(rf"\b{name} = tonumber\(args\[at \+ \d\]\) or (\d+)") == seconds * 1000, name
     stream, record = re.findall(r"tonumber\(args\[3\]\) or (\d+), tonumber\(args\[4\]\) or (\d+)", text)[0]
     assert int(stream) == DEFAULTS.stream_retention_seconds * 1000
     assert int(record) == DEFAULTS.record_retention_seconds * 1000

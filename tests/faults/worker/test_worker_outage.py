@@ -7,6 +7,8 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
+from tests.conftest import ANY
+
 from headway.queueing.client import Client
 from headway.queueing.redis_queue import RedisQueue
 
@@ -23,7 +25,7 @@ async def test_answers_survive_a_server_that_is_killed_and_started_again(
     follow: Follow,
     committed: Committed,
 ) -> None:
-    server = start_redis("valkey9", "--appendonly", "yes", "--appendfsync", "always")
+    server = start_redis(ANY, "--appendonly", "yes", "--appendfsync", "always")
     async with Client(RedisQueue(server.url)) as client:
         worker = spawn_worker(server.url, "w-1", lease_seconds=5.0)
         await worker.logged("worker_ready")

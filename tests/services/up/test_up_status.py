@@ -61,6 +61,7 @@ def test_the_table_says_the_same_for_people(up: HeadwayUp) -> None:
     done = up.run("status")
     assert done.returncode == 0
     assert done.stdout.startswith("ready\n")
+    assert done.stdout.splitlines()[2].split() == ["NAME", "PID", "STATE", "MODEL", "URL"]
     assert up.url in done.stdout
 
 

@@ -1,0 +1,151 @@
+"""Keeping reservations true to their jobs: ended ones are settled, living ones kept, the rest lapses.
+
+Any number of processes may do this at once. A settlement is applied to its tenant's account, which takes each
+once, and only then removed from the lane: whoever dies in between is followed by somebody who repeats it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from headway.queueing.backlog import Settlement
+from headway.queueing.errors import QueueUnavailableError, UnknownJobError
+from headway.queueing.events import JobState, JobStatus
+from headway.queueing.ids import JobId, model_of
+from headway.queueing.protocol import Queue
+from headway.queueing.quota_values import Alive, Held, Spent
+from headway.queueing.settings import DEFAULTS
+
+BATCH: Final = 100
+AT_ONCE: Final = 16
+LOOKED_AT: Final = 16
+"""Waiting jobs of one tenant that are looked up together, the oldest first: those are the ones that start."""
+
+
+async def settle(queue: Queue, model: str) -> int:
+    """Take in the ends of a model's reserved jobs; returns how many. Raises QueueUnavailableError."""
+    count = 0
+    while ends := await queue.settlements(model, BATCH):
+        by_tenant: dict[str, list[Settlement]] = {}
+        for end in ends:
+            by_tenant.setdefault(end.tenant, []).append(end)
+        outcomes = await asyncio.gather(
+            *(_settle_tenant(queue, model, tenant, own) for tenant, own in by_tenant.items()),
+            return_exceptions=True,
+        )
+        # One account out of reach holds up no other; it is tried again with the next call.
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+            count += outcome
+        if len(ends) < BATCH:
+            break
+    return count
+
+
+async def _settle_tenant(queue: Queue, model: str, tenant: str, ends: Sequence[Settlement]) -> int:
+    spent = [
+        Spent(end.job_id, end.reserved, end.prompt_tokens, end.completion_tokens)
+        for end in ends
+        if end.job_id and end.reserved
+    ]
+    if tenant and spent:
+        await queue.quota_store.settle(tenant, spent)
+    await queue.settled(model, [end.entry_id for end in ends])
+    return len(ends)
+
+
+async def catch_up(queue: Queue, tenant: str, model: str) -> bool:
+    """Take in what has happened to a tenant's jobs by now; whether anything has.
+
+    So what a client has seen end or start does not count against its next job, however late the keepers are.
+    """
+    happened = False
+    while True:
+        waiting = await queue.quota_store.waiting(tenant, LOOKED_AT)
+        states = await _states(queue, waiting)
+        running = [
+            Alive(held.job_id, held.nonce, is_running=True)
+            for held, status in zip(waiting, states, strict=True)
+            if status is not None and status.state is JobState.RUNNING
+        ]
+        if running:
+            happened = await queue.quota_store.keep(tenant, running) > 0 or happened
+        if len(running) < LOOKED_AT:
+            break
+    _, in_flight = await queue.quota_store.ending(tenant, _EVER_SECONDS, BATCH)
+    for name in {model} | _models(in_flight):
+        happened = await settle(queue, name) > 0 or happened
+    return happened
+
+
+_EVER_SECONDS: Final = 10 * 86_400.0
+
+
+def _models(reservations: Iterable[Held]) -> set[str]:
+    return {model_of(JobId.parse(held.job_id).lane) for held in reservations}
+
+
+async def keep_reservations(queue: Queue, lease_seconds: float = DEFAULTS.reservation_seconds) -> int:
+    """Keep the reservations of jobs that live, settle those that ended without a word; returns how many.
+
+    Call it every third of a lease; of all processes that do, one acts. Raises QueueUnavailableError.
+    """
+    store, count = queue.quota_store, 0
+    if not await store.elect(lease_seconds / 4):
+        return 0
+    quiet: list[str] = []
+    for tenant in await store.reserving():
+        in_flight, ending = await store.ending(tenant, lease_seconds * 2 / 3, BATCH)
+        if in_flight == 0:
+            quiet.append(tenant)
+        while ending:
+            handled = await _keep_some(queue, tenant, ending)
+            count += handled
+            if handled < BATCH:
+                break  # those left have no job, and lapse
+            _, ending = await store.ending(tenant, lease_seconds * 2 / 3, BATCH)
+    await store.quiet(quiet)
+    return count
+
+
+async def _keep_some(queue: Queue, tenant: str, reservations: Sequence[Held]) -> int:
+    states = await _states(queue, reservations)
+    alive: list[Alive] = []
+    spent: list[Spent] = []
+    for held, status in zip(reservations, states, strict=True):
+        if status is None or status.reserved != held.nonce:
+            continue
+        if status.state is not JobState.FINISHED:
+            alive.append(Alive(held.job_id, held.nonce, is_running=status.state is JobState.RUNNING))
+        elif (usage := await _usage(queue, held.job_id)) is not None:
+            spent.append(Spent(held.job_id, held.nonce, *usage))
+    kept = await queue.quota_store.keep(tenant, alive) if alive else 0
+    return kept + (await queue.quota_store.settle(tenant, spent) if spent else 0)
+
+
+async def _usage(queue: Queue, job_id: str) -> tuple[int, int] | None:
+    try:
+        result = await queue.result(job_id)
+    except UnknownJobError:
+        return None
+    return None if result is None else (result.usage.prompt_tokens, result.usage.completion_tokens)
+
+
+async def _states(queue: Queue, reservations: Sequence[Held]) -> list[JobStatus | None]:
+    """Each job's record, or None for a job that is not there now."""
+    found: list[JobStatus | None] = []
+    for at in range(0, len(reservations), AT_ONCE):
+        some = reservations[at : at + AT_ONCE]
+        found += await asyncio.gather(*(_state(queue, held.job_id) for held in some))
+    return found
+
+
+async def _state(queue: Queue, job_id: str) -> JobStatus | None:
+    """Of a node that is away: as if it were not there. Its reservation may lapse, and is made again."""
+    try:
+        return await queue.status(job_id)
+    except (UnknownJobError, QueueUnavailableError):
+        return None

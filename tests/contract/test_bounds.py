@@ -1,0 +1,132 @@
+"""What a lane refuses: it is bounded by jobs, tokens and predicted wait, and says which and for how long."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headway.queueing.errors import QueueFullError
+from headway.queueing.protocol import WorkerCard
+
+if TYPE_CHECKING:
+    from tests.contract.conftest import Bench
+
+MODEL = "org/tiny"
+
+
+async def test_a_lane_is_bounded_by_estimated_tokens(bench: Bench) -> None:
+    bench.make(max_queued_tokens=1000)
+    await bench.submit("k1", sampling={"max_tokens": 500})
+    refused = await _refused(bench, sampling={"max_tokens": 500})
+    assert refused.bound == "tokens"
+    assert refused.retry_after_seconds > 0
+    await bench.submit("k2", sampling={"max_tokens": 200})
+    await bench.claim_one()
+    await bench.submit("k3", sampling={"max_tokens": 500})
+
+
+async def test_a_job_larger_than_the_bound_runs_when_nothing_else_waits(bench: Bench) -> None:
+    """Otherwise it could never be accepted, however often it came back."""
+    bench.make(max_queued_tokens=1000)
+    await bench.submit("k1", sampling={"max_tokens": 100_000})
+    assert (await _refused(bench)).bound == "tokens"
+
+
+async def test_a_tenant_alone_cannot_fill_a_lane(bench: Bench) -> None:
+    bench.make(max_queued_jobs=20)
+    for n in range(18):
+        await bench.submit(f"a-{n}", tenant="a")
+    assert (await _refused(bench, tenant="a")).bound == "jobs"
+    for n in range(2):
+        await bench.submit(f"b-{n}", tenant="b")
+    refused = await _refused(bench, tenant="c")
+    assert (refused.bound, "20" in str(refused)) == ("jobs", True)
+
+
+async def test_a_tenant_alone_cannot_fill_a_lane_with_tokens(bench: Bench) -> None:
+    bench.make(max_queued_tokens=10_000)
+    for n in range(9):
+        await bench.submit(f"a-{n}", tenant="a", sampling={"max_tokens": 1000})
+    assert (await _refused(bench, tenant="a", sampling={"max_tokens": 1})).bound == "tokens"
+    await bench.submit("b", tenant="b", sampling={"max_tokens": 500})
+
+
+async def test_a_lane_is_bounded_by_the_predicted_wait(bench: Bench) -> None:
+    bench.make(max_wait_seconds=60)
+    await bench.submit("k1", sampling={"max_tokens": 7000})
+    await bench.submit("k2", sampling={"max_tokens": 7000})
+    await bench.queue.heartbeat(_card(tokens_per_second=100.0), ttl_seconds=60)
+    refused = await _refused(bench)
+    assert refused.bound == "wait"
+    # Some 14,000 tokens at 100 a second, less the limit.
+    assert refused.retry_after_seconds == 60
+    await bench.submit("i1", priority="interactive")
+    await bench.submit("b1", tenant="b")
+    depth = await bench.queue.depth(MODEL)
+    assert depth.tokens_per_second == 100
+    assert depth.wait_seconds == pytest.approx(depth.queued_tokens / 100)
+
+
+async def test_a_wait_is_predicted_by_how_much_of_the_estimates_is_answered(bench: Bench) -> None:
+    bench.make(max_wait_seconds=60)
+    await bench.queue.heartbeat(_card(tokens_per_second=100.0), ttl_seconds=60)
+    await bench.submit("k0", sampling={"max_tokens": 5000})
+    await bench.finish(await bench.claim_one(), *(bench.token(at) for at in range(1, 51)))
+    for n in range(5):
+        await bench.submit(f"k{n + 1}", sampling={"max_tokens": 7000})
+    wait = (await bench.queue.depth(MODEL)).wait_seconds
+    assert wait is not None
+    assert 3 < wait < 4
+
+
+async def test_without_a_living_worker_no_wait_is_predicted(bench: Bench) -> None:
+    bench.make(max_wait_seconds=60)
+    await bench.queue.heartbeat(_card(tokens_per_second=1.0), ttl_seconds=0.05)
+    await bench.elapse(0.06)
+    await bench.submit("k1", sampling={"max_tokens": 7000})
+    await bench.submit("k2")
+    depth = await bench.queue.depth(MODEL)
+    assert (depth.tokens_per_second, depth.wait_seconds) == (0, None)
+
+
+async def test_the_rates_of_all_workers_count_each_at_its_best(bench: Bench) -> None:
+    await bench.queue.heartbeat(_card("w1", tokens_per_second=100.0), ttl_seconds=60)
+    await bench.queue.heartbeat(_card("w2", tokens_per_second=50.0), ttl_seconds=60)
+    await bench.queue.heartbeat(_card("w1", tokens_per_second=0.0), ttl_seconds=60)
+    assert (await bench.queue.depth(MODEL)).tokens_per_second == pytest.approx(149)
+
+
+async def test_a_full_lane_still_takes_jobs_back(bench: Bench) -> None:
+    bench.make(max_queued_jobs=1)
+    job_id = await bench.submit("k1")
+    claim = await bench.claim_one()
+    await bench.submit("k2")
+    await bench.queue.release([(job_id, claim.token)])
+    assert (await _refused(bench)).bound == "jobs"
+    assert len(await bench.claim()) == 2
+
+
+async def _refused(bench: Bench, **fields: Any) -> QueueFullError:
+    with pytest.raises(QueueFullError) as refused:
+        await bench.submit(**fields)
+    return refused.value
+
+
+def _card(worker: str = "w1", *, tokens_per_second: float) -> WorkerCard:
+    return WorkerCard(
+        worker_id=worker,
+        model=MODEL,
+        state="ready",
+        pid=1,
+        host="h",
+        version="0",
+        max_model_len=8,
+        max_running=4,
+        running=0,
+        waiting=0,
+        kv_used_fraction=0.5,
+        step_age_seconds=0.0,
+        tokens_per_second=tokens_per_second,
+        created_unix=1,
+    )
