@@ -147,6 +147,14 @@ HostCache = Annotated[
         help="Host memory for the KV of requests that gave way; 0: computed again.",
     ),
 ]
+SharedPrefixes = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--shared-prefix",
+        envvar="HEADWAY_SHARED_PREFIXES",
+        help="A file with a system message or a prompt's beginning that all tenants may share; repeatable.",
+    ),
+]
 LookAhead = Annotated[
     bool,
     typer.Option(

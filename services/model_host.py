@@ -20,6 +20,7 @@ from headway.engine.values import Objective
 from headway.services.errors import UsageError
 from headway.services.memory import read_memory
 from headway.services.settings import WorkerSettings, served_name
+from headway.services.shared_prefixes import read_shared_prefixes
 from headway.services.toy_model import is_toy, parse_toy, toy_runner
 from headway.services.translate import ModelSide
 
@@ -63,6 +64,7 @@ def build_engine(settings: WorkerSettings) -> ModelHost:
         raise UsageError(str(error)) from None
     memory = MemorySettings(
         has_prefix_cache=settings.has_prefix_cache,
+        shared_prefixes=read_shared_prefixes(settings.shared_prefixes, tokenizer),
         is_overcommitted=settings.is_overcommitted,
         costs=measure_swap_costs(runner) or RECOMPUTE_ONLY,
     )

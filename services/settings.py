@@ -48,6 +48,8 @@ class WorkerSettings:
     policy: PolicyName = "fair"
     has_prefix_cache: bool = True
     """Keep the KV of prompts for others of the same tenant that begin alike."""
+    shared_prefixes: tuple[Path, ...] = ()
+    """Files with beginnings of prompts (system messages) whose KV all tenants may share."""
     is_overcommitted: bool = True
     """Admit by how long answers usually get, and let somebody give way when that was wrong."""
     host_cache_bytes: int = 0
