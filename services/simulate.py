@@ -23,8 +23,9 @@ from headway.services.simulate_settings import SimulateSettings
 from headway.services.simulated_device import Device, find_device
 from headway.services.simulated_scheduler import SIMULATED_POLICIES, build_scheduler
 from headway.services.simulated_tenants import ONE_TENANT, SimulatedTenant, read_tenants
-from headway.services.simulation import Simulation, SimulationRun
+from headway.services.simulation import Simulation
 from headway.services.simulation_report import Limits, report
+from headway.services.simulation_run import SimulationRun
 from headway.services.traffic import Demand, assign, backlogs
 
 
