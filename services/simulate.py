@@ -87,7 +87,7 @@ def simulation(
         longest_tokens=min(
             device.max_model_len, device.kv_tokens // settings.block_size * settings.block_size
         ),
-        link=HostLink(block_bytes, device.host_bandwidth),
+        link=HostLink(block_bytes, device.host_bandwidth, is_beside=device.copies_beside),
         tpot_seconds=settings.tpot_seconds,
     )
 

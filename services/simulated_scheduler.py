@@ -79,7 +79,7 @@ def _memory(settings: SimulateSettings, device: Device, ledger: BlockLedger, cos
         out_bytes_per_second=device.host_bandwidth,
         in_bytes_per_second=device.host_bandwidth,
         seconds_per_run=COPY_RUN_SECONDS,
-        overlap=1.0,
+        overlap=float(device.copies_beside),
     )
     only = None if settings.preemption == "cost" else Mode(settings.preemption)
     return Memory(

@@ -164,8 +164,10 @@ class Simulation:
             self._note_start(admitted.key)
         work, sampled = self._execute(plan)
         self._link.send(plan, self._now)
-        # A plan without chunks waits for all copies.
-        elapsed = self._hardware.seconds(work) if plan.chunks else max(0.0, self._link.free_at - self._now)
+        elapsed = self._hardware.seconds(work) if plan.chunks else 0.0
+        if not (plan.chunks and self._link.is_beside):
+            # A plan without chunks waits for all copies, and so does any where the device copies itself.
+            elapsed += max(0.0, self._link.free_at - self._now)
         if len(self._waiting) > 1:
             self._account(plan, elapsed, all_wait)
         self._now += elapsed
@@ -216,9 +218,9 @@ class Simulation:
     def _read(self, emissions: Sequence[Emission]) -> None:
         now, journeys, gaps, tpot_seconds = self._now, self._journeys, self._run.gaps, self._tpot_seconds
         last_seconds, gap = now, 0
-        for key, _, token_id, _, finish_reason in emissions:
-            journey = journeys[key.request_id]
-            if token_id is not None:
+        for emission in emissions:
+            journey = journeys[emission.key.request_id]
+            if emission.token_id is not None:
                 if journey.tokens:
                     # Mostly the same as for the one before: they were in the same steps.
                     if journey.last_token_seconds != last_seconds:
@@ -232,8 +234,8 @@ class Simulation:
                     journey.lag_seconds = lag
                 journey.tokens += 1
                 journey.last_token_seconds = now
-            if finish_reason is not None:
-                journey.finish_reason = finish_reason
+            if emission.finish_reason is not None:
+                journey.finish_reason = emission.finish_reason
                 journey.finish_seconds = now
                 if journey.first_scheduled_seconds is None:
                     self._waiting[journey.demand.tenant] -= 1
