@@ -134,6 +134,10 @@ class Planner:
             others = [r for r in self._roster.running.values() if r is not growing[0]]
             is_waiting = self._memory.coming_blocks or self._memory.is_claimed
             victims = () if is_waiting else self._choose(others, short)
+            if not victims and not is_waiting and short >= len(growing):
+                # Nobody can free enough for all. Then for the first: who gives way needs no block any more.
+                short -= len(growing) - 1
+                victims = self._choose(others, short)
             if not victims or self._defers(growing[0], victims, short):
                 break
             for victim in victims:

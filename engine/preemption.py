@@ -24,7 +24,7 @@ from headway.engine.request import Request
 
 BESIDE_WEIGHT: Final = 0.25
 """A second of copying beside the computation in seconds of the device: it keeps blocks busy and two requests
-waiting, not everybody. In simulation both ways bring the same there (decision 0017)."""
+waiting, not everybody. In simulation both ways bring the same there (decision 0018)."""
 
 
 class Mode(StrEnum):
@@ -44,6 +44,8 @@ class PreemptionLimits:
     """Hysteresis: a return leaves each running request room for so many more tokens."""
     watermark: float = 0.02
     """Hysteresis: share of the pool that a return leaves free."""
+    only: Mode | None = None
+    """None: the cheaper way. One of them, for comparison: always that one, where it is open."""
 
     def __post_init__(self) -> None:
         if self.max_preemptions < 0 or self.headroom_tokens < 0 or not 0 <= self.watermark < 1:
@@ -176,8 +178,10 @@ class Preemptor:
         recompute = costs.recompute_seconds(request.computed_tokens, candidate.cached_tokens)
         swap = costs.swap_seconds(blocks) if 0 < blocks <= free_slots else math.inf
         mode, seconds = Mode.RECOMPUTE, recompute
-        if swap < math.inf and costs.swap_harm(blocks) < recompute:
-            mode, seconds = Mode.SWAP, costs.swap_harm(blocks)
+        harm = costs.swap_harm(blocks)
+        is_wanted = harm < recompute if self.limits.only is None else self.limits.only is Mode.SWAP
+        if swap < math.inf and is_wanted:
+            mode, seconds = Mode.SWAP, harm
         freed = self._ledger.reclaimable_blocks([_table(request)])
         return Preemption(request, mode, seconds, freed, swap, recompute)
 

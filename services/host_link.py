@@ -1,4 +1,4 @@
-"""Copies between a simulated device and its host: beside the computation, in order, both ways at once."""
+"""Copies between a simulated device and its host: in order, both ways at once, beside the steps or not."""
 
 from __future__ import annotations
 
@@ -16,8 +16,15 @@ class HostLink:
     """One full-duplex link. ``seconds_per_run``: the fixed cost of copying one run of neighbouring slots."""
 
     def __init__(
-        self, block_bytes: float, bytes_per_second: float, seconds_per_run: float = COPY_RUN_SECONDS
+        self,
+        block_bytes: float,
+        bytes_per_second: float,
+        seconds_per_run: float = COPY_RUN_SECONDS,
+        *,
+        is_beside: bool = True,
     ) -> None:
+        self.is_beside = is_beside
+        """Whether it copies while the device computes; else a step waits for what it copies."""
         self._seconds_per_block = block_bytes / bytes_per_second
         self._seconds_per_run = seconds_per_run
         self._out_free = 0.0
@@ -62,4 +69,4 @@ class HostLink:
         slots = [copy.target if is_out else copy.source for copy in copies]
         runs = 1 + sum(slot + 1 != after for slot, after in pairwise(slots))
         seconds = len(copies) * self._seconds_per_block + runs * self._seconds_per_run
-        return CopyTime(step, is_out, len(copies), seconds, is_beside=True)
+        return CopyTime(step, is_out, len(copies), seconds, self.is_beside)

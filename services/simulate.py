@@ -23,8 +23,9 @@ from headway.services.simulate_settings import SimulateSettings
 from headway.services.simulated_device import Device, find_device
 from headway.services.simulated_scheduler import SIMULATED_POLICIES, build_scheduler
 from headway.services.simulated_tenants import ONE_TENANT, SimulatedTenant, read_tenants
-from headway.services.simulation import Simulation, SimulationRun
+from headway.services.simulation import Simulation
 from headway.services.simulation_report import Limits, report
+from headway.services.simulation_run import SimulationRun
 from headway.services.traffic import Demand, assign, backlogs
 
 
@@ -86,7 +87,7 @@ def simulation(
         longest_tokens=min(
             device.max_model_len, device.kv_tokens // settings.block_size * settings.block_size
         ),
-        link=HostLink(block_bytes, device.host_bandwidth),
+        link=HostLink(block_bytes, device.host_bandwidth, is_beside=device.copies_beside),
         tpot_seconds=settings.tpot_seconds,
     )
 

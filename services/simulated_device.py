@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from headway.services.errors import UsageError
@@ -12,7 +12,7 @@ from headway.services.simulate_settings import SimulateSettings
 
 THIS_MACHINE: Final = "this-machine"
 _COPY_BANDWIDTH: Final = 10e9
-"""Of a host without a GPU, where a swap is a copy within memory; --host-bandwidth says better."""
+"""Bytes per second of a swap where nothing measured it; --host-bandwidth says better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,8 @@ class Device:
     kv_bytes_per_token: int
     host_bandwidth: float
     """Bytes per second, each way."""
+    copies_beside: bool = True
+    """Whether swaps run beside the computation; else a step waits for its own."""
 
 
 def find_device(settings: SimulateSettings) -> Device:
@@ -70,7 +72,10 @@ def _this_machine(settings: SimulateSettings) -> Device:
         fitted = Coefficients(*(float(read["coefficients"][name]) for name in ("a", "b", "c", "q")))
         kv_tokens = settings.kv_tokens or int(read["kv_tokens"])
         longest = min(kv_tokens, int(read["max_model_len"]))
-        return _device(settings, f"{THIS_MACHINE} with {read['model']}", fitted, kv_tokens, longest)
+        device = _device(settings, f"{THIS_MACHINE} with {read['model']}", fitted, kv_tokens, longest)
+        bandwidth = settings.host_bandwidth or float(read.get("host_bandwidth", _COPY_BANDWIDTH))
+        beside = bool(read.get("copies_beside", False))
+        return replace(device, host_bandwidth=bandwidth, copies_beside=beside)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{settings.calibration} is no calibration: {error!r}") from None
 

@@ -11,7 +11,7 @@ from headway.engine.host_pool import HostPool
 from headway.engine.limits import StepLimits
 from headway.engine.memory import Memory
 from headway.engine.policy import POLICIES
-from headway.engine.preemption import PreemptionCosts
+from headway.engine.preemption import Mode, PreemptionCosts, PreemptionLimits
 from headway.engine.prefix_cache import PrefixCache
 from headway.engine.scheduler import Scheduler
 from headway.engine.values import Objective
@@ -29,8 +29,6 @@ _UNBOUNDED: Final = 1 << 31
 """Of the waiting line: a simulation shows what queues, it does not turn it away."""
 _NO_TIME_LIMIT: Final = 1e9
 _CLASSES: Final = 3
-_FREE_BANDWIDTH: Final = 1e30
-"""Bytes per second at which a swap always looks cheaper than a recompute."""
 
 
 def build_scheduler(
@@ -76,17 +74,19 @@ def step_limits(settings: SimulateSettings, *, is_timed: bool) -> StepLimits:
 
 
 def _memory(settings: SimulateSettings, device: Device, ledger: BlockLedger, cost: CostModel) -> Memory:
-    slots = 0 if settings.preemption == "recompute" else settings.host_kv_tokens // settings.block_size
-    host = HostPool(ledger, slots)
-    if not slots:
-        return Memory(ledger, cost, is_overcommitted=settings.is_overcommitted, host=host)
-    always = settings.preemption == "swap"
-    bandwidth = _FREE_BANDWIDTH if always else device.host_bandwidth
     costs = PreemptionCosts(
         block_bytes=float(device.kv_bytes_per_token * settings.block_size),
-        out_bytes_per_second=bandwidth,
-        in_bytes_per_second=bandwidth,
-        seconds_per_run=0.0 if always else COPY_RUN_SECONDS,
-        overlap=1.0,
+        out_bytes_per_second=device.host_bandwidth,
+        in_bytes_per_second=device.host_bandwidth,
+        seconds_per_run=COPY_RUN_SECONDS,
+        overlap=float(device.copies_beside),
     )
-    return Memory(ledger, cost, is_overcommitted=settings.is_overcommitted, host=host, costs=costs)
+    only = None if settings.preemption == "cost" else Mode(settings.preemption)
+    return Memory(
+        ledger,
+        cost,
+        is_overcommitted=settings.is_overcommitted,
+        host=HostPool(ledger, settings.host_kv_tokens // settings.block_size),
+        costs=costs,
+        limits=PreemptionLimits(only=only),
+    )

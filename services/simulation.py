@@ -5,17 +5,14 @@ No wall clock, no randomness, no input or output in here: the same demands give 
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from headway.engine.errors import EngineError, InvariantError
 from headway.engine.scheduler import Scheduler
-from headway.engine.timeline import Timeline
 from headway.engine.values import (
     Emission,
-    FinishReason,
     RequestKey,
     RequestSpec,
     Sampled,
@@ -25,73 +22,16 @@ from headway.engine.values import (
 )
 from headway.services.hardware import Hardware, StepWork
 from headway.services.host_link import HostLink
+from headway.services.simulation_run import GAP_SECONDS, Journey, LoadPoint, SimulationRun
 from headway.services.traffic import Backlog, Demand
 
 ANSWER_TOKEN: Final = 0
 END_TOKEN: Final = 1
 END_TOKENS: Final = frozenset({END_TOKEN})
 _FIRST_PROMPT_TOKEN: Final = 2
-GAP_SECONDS: Final = 1e-5
-"""Resolution of the recorded gaps between tokens."""
 _SAMPLING: Final = Sampling(temperature=0.0)
 _TIMES_LOOKED_AT: Final = 400
 """Points of the load curve, at most about twice as many."""
-
-
-@dataclass(slots=True)
-class Journey:
-    """What happened to one request."""
-
-    demand: Demand
-    arrival_seconds: float
-    last_position: int
-    """Length of prompt and answer at which its last token is chosen."""
-    replies: tuple[Sampled, Sampled]
-    """What the device says of it: that it goes on, that it ends."""
-    first_scheduled_seconds: float | None = None
-    first_token_seconds: float | None = None
-    last_token_seconds: float = 0.0
-    finish_seconds: float | None = None
-    finish_reason: FinishReason | None = None
-    tokens: int = 0
-    starts: int = 0
-    """How often the runner had to be told of it: once, and again after each preemption."""
-    lag_seconds: float = 0.0
-    """The latest of its tokens, j·TPOT after its arrival taken away: what a TTFT limit is compared with."""
-    is_refused: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LoadPoint:
-    """The state at one moment."""
-
-    seconds: float
-    running: int
-    waiting: int
-    kv_share: float
-
-
-@dataclass(slots=True)
-class SimulationRun:
-    """Everything that one run brought."""
-
-    journeys: list[Journey] = field(default_factory=list[Journey])
-    gaps: Counter[int] = field(default_factory=Counter[int])
-    """Times between two tokens of a request, in units of GAP_SECONDS."""
-    load: list[LoadPoint] = field(default_factory=list[LoadPoint])
-    service: dict[str, float] = field(default_factory=dict[str, float])
-    """Per tenant: GPU seconds that its tokens caused."""
-    backlogged_service: dict[str, float] = field(default_factory=dict[str, float])
-    """The same, of the steps before which every tenant had a request waiting."""
-    backlogged_seconds: float = 0.0
-    steps: int = 0
-    busy_seconds: float = 0.0
-    computed_tokens: int = 0
-    end_seconds: float = 0.0
-    timeline: Timeline = field(default_factory=Timeline)
-    """The scheduler's own, of the last steps and events."""
-    extra: dict[str, float] = field(default_factory=dict[str, float])
-    """The scheduler's own counters at the end."""
 
 
 class Simulation:
@@ -224,8 +164,10 @@ class Simulation:
             self._note_start(admitted.key)
         work, sampled = self._execute(plan)
         self._link.send(plan, self._now)
-        # A plan without chunks waits for all copies.
-        elapsed = self._hardware.seconds(work) if plan.chunks else max(0.0, self._link.free_at - self._now)
+        elapsed = self._hardware.seconds(work) if plan.chunks else 0.0
+        if not (plan.chunks and self._link.is_beside):
+            # A plan without chunks waits for all copies, and so does any where the device copies itself.
+            elapsed += max(0.0, self._link.free_at - self._now)
         if len(self._waiting) > 1:
             self._account(plan, elapsed, all_wait)
         self._now += elapsed

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from headway.services.errors import StartError, UsageError
 from headway.services.simulate import Simulated
-from headway.services.simulation import Journey
 from headway.services.simulation_report import tpot_seconds, ttft_seconds
+from headway.services.simulation_run import Journey
 
 _FORMATS: Final = (".png", ".svg")
 _POINTS: Final = 500

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.engine.values import FinishReason
-from headway.services.simulation import GAP_SECONDS, Journey, SimulationRun
+from headway.services.simulation_run import GAP_SECONDS, Journey, SimulationRun
 
 _PERCENTS = (50, 90, 95, 99)
 

@@ -3,8 +3,8 @@
     .venv/bin/python ops/bench/calibrate.py calibration.json [--model smollm2-135m] [--threads 2]
 
 Runs decode batches, prefill chunks and mixtures of both on the real model, and fits
-T = a + b·new tokens + c·Σ context + q·Σ m(p + m/2) with coefficients of 0 or more, by relative error.
-Prints how far the fit is off.
+T = a + b·new tokens + c·Σ context + q·Σ m(p + m/2) with coefficients of 0 or more, by relative error. Also
+times swaps to host memory. Prints how far the fit is off.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ import numpy as np
 from headway.engine.checkpoint import open_checkpoint
 from headway.engine.interfaces import Runner
 from headway.engine.model_source import resolve_model
+from headway.engine.swap_costs import measure_swap_costs
 from headway.engine.torch_runner import TorchRunner
 from headway.engine.values import Admitted, Chunk, RequestKey, Sampling, StepPlan
 
 KV_CACHE_BYTES = 1 << 30
+HOST_CACHE_BYTES = 1 << 28
 TOKEN = 11
 """Any token: what is computed does not depend on its meaning."""
 
@@ -104,7 +106,14 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     checkpoint = open_checkpoint(resolve_model(options.model).path)
-    runner = TorchRunner.load(checkpoint, kv_cache_bytes=KV_CACHE_BYTES, threads=options.threads)
+    runner = TorchRunner.load(
+        checkpoint,
+        kv_cache_bytes=KV_CACHE_BYTES,
+        host_cache_bytes=HOST_CACHE_BYTES,
+        threads=options.threads,
+    )
+    swaps = measure_swap_costs(runner)
+    assert swaps is not None, "the host cache has room for no block"
     measured = measure(runner, options.repeats)
     coefficients = fit(measured)
     errors = [abs(float(np.dot(shape.features, coefficients)) / time - 1) for shape, time in measured]
@@ -113,6 +122,8 @@ def main() -> int:
         "coefficients": dict(zip("abcq", coefficients, strict=True)),
         "kv_tokens": runner.block_count * runner.block_size,
         "max_model_len": runner.max_model_len,
+        "host_bandwidth": 2 / (1 / swaps.out_bytes_per_second + 1 / swaps.in_bytes_per_second),
+        "copies_beside": swaps.overlap > 0,
         "error_median": round(statistics.median(errors), 4),
         "error_max": round(max(errors), 4),
     }

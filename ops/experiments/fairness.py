@@ -27,8 +27,8 @@ from headway.services.simulate import simulation
 from headway.services.simulate_settings import SimulateSettings
 from headway.services.simulated_device import Device, find_device
 from headway.services.simulated_tenants import SimulatedTenant
-from headway.services.simulation import SimulationRun
 from headway.services.simulation_report import jain_index, percentile, ttft_seconds
+from headway.services.simulation_run import SimulationRun
 from headway.services.traffic import assign
 
 HEAVY = SimulatedTenant("heavy", backlog=50)

@@ -65,6 +65,19 @@ def test_case_23_requests_that_are_all_late_still_make_room_for_each_other() -> 
     assert scheduler.load.extra["preemptions_recompute"] >= 1
 
 
+def test_where_all_need_a_block_and_nobody_can_free_enough_for_all_the_first_grows() -> None:
+    """Found by a walk of 5 * 10^5 steps: both waited for ever, since giving way frees one block, not two."""
+    scheduler = crowded(blocks=3)
+    add(scheduler, "large", prompt=5, max_tokens=7)
+    add(scheduler, "small", prompt=1, max_tokens=5)
+    for place in range(40):
+        if not scheduler.has_work:
+            break
+        step(scheduler, float(place))
+    assert not scheduler.has_work
+    assert scheduler.load.extra["preemptions_recompute"] >= 1
+
+
 def test_a_step_in_which_somebody_gave_way_starts_nobody_else() -> None:
     scheduler = crowded(blocks=6)
     for name in ("a", "b"):

@@ -155,6 +155,16 @@ def test_swap_or_recompute_is_a_matter_of_cost() -> None:
     assert pool.preemptor.offer(short, dear, 3000).mode is Mode.RECOMPUTE, "too small to be worth a copy"
 
 
+def test_for_comparison_one_way_can_be_always_taken() -> None:
+    for only, mode in ((Mode.SWAP, Mode.SWAP), (Mode.RECOMPUTE, Mode.RECOMPUTE), (None, Mode.SWAP)):
+        pool = Pool(blocks=3000, limits=PreemptionLimits(only=only))
+        offer = pool.preemptor.offer(pool.run(2000), COSTS, 3000)
+        assert offer.mode is mode
+        assert offer.seconds == (offer.swap_seconds if mode is Mode.SWAP else offer.recompute_seconds)
+    swaps = Pool(limits=PreemptionLimits(only=Mode.SWAP))
+    assert swaps.preemptor.offer(swaps.run(2), COSTS, 1).mode is Mode.RECOMPUTE, "the host has no room"
+
+
 def test_a_set_swaps_only_as_much_as_the_host_holds() -> None:
     pool = Pool(blocks=300)
     candidates = [pool.run(100), pool.run(100)]

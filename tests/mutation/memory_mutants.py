@@ -227,9 +227,7 @@ MEMORY_MUTANTS = (
     _victims(
         "equals displace each other", "spec.priority > above_priority", "spec.priority >= above_priority"
     ),
-    _victims(
-        "costs do not choose the mode", "swap_harm(blocks) < recompute:", "swap_harm(blocks) > recompute:"
-    ),
+    _victims("costs do not choose the mode", "is_wanted = harm < recompute", "is_wanted = harm > recompute"),
     Mutant(
         "one more is not counted behind its place",
         "engine/overcommit.py",

@@ -16,8 +16,9 @@ from headway.engine.policy import POLICIES
 from headway.engine.scheduler import Scheduler
 from headway.engine.values import FinishReason
 from headway.services.hardware import Coefficients
-from headway.services.simulation import END_TOKENS, GAP_SECONDS, Simulation, SimulationRun
+from headway.services.simulation import END_TOKENS, Simulation
 from headway.services.simulation_report import Limits, jain_index, percentile, report
+from headway.services.simulation_run import GAP_SECONDS, SimulationRun
 from headway.services.traffic import Backlog, Demand
 
 SECOND_A_STEP = Coefficients(1.0, 0.0, 0.0)
