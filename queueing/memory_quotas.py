@@ -166,7 +166,9 @@ class MemoryQuotas:
                 kept += 1
         return kept
 
-    async def ending(self, tenant: str, within_seconds: float, limit: int) -> tuple[int, tuple[Held, ...]]:
+    async def ending(
+        self, tenant: str, within_seconds: float, limit: int, skip: int = 0
+    ) -> tuple[int, tuple[Held, ...]]:
         """See ``QuotaStore.ending``."""
         now = self._now()
         account = self._open(tenant, now)
@@ -174,12 +176,18 @@ class MemoryQuotas:
         due = sorted(
             (each for each in account.in_flight if each.lease_end <= until), key=lambda each: each.lease_end
         )
-        return len(account.in_flight), tuple(Held(each.job_id, each.nonce) for each in due[:limit])
+        return len(account.in_flight), _named(due[skip : skip + limit])
+
+    async def lapsed(self, tenant: str, limit: int, skip: int = 0) -> tuple[Held, ...]:
+        """See ``QuotaStore.lapsed``."""
+        held = self._open(tenant, self._now()).held.values()
+        gone = sorted((each for each in held if each.is_gone), key=lambda each: each.gone_at, reverse=True)
+        return _named(gone[skip : skip + limit])
 
     async def waiting(self, tenant: str, limit: int) -> tuple[Held, ...]:
         """See ``QuotaStore.waiting``."""
         account = self._open(tenant, self._now())
-        return tuple(Held(each.job_id, each.nonce) for each in account.waiting[:limit])
+        return _named(account.waiting[:limit])
 
     async def usage(self, tenant: str, limits: TenantLimits) -> TenantUsage:
         """See ``QuotaStore.usage``."""
@@ -215,6 +223,10 @@ class MemoryQuotas:
             return False
         self._elected_until = now + round(seconds * MICROSECONDS)
         return True
+
+
+def _named(held: Sequence[_Held]) -> tuple[Held, ...]:
+    return tuple(Held(each.job_id, each.nonce) for each in held)
 
 
 def _waits(account: _Account, tokens: int, limits: TenantLimits, now: int) -> dict[QuotaLimit, int]:

@@ -73,10 +73,18 @@ class RedisQuotas:
             arguments += (each.job_id, each.nonce, "r" if each.is_running else "q")
         return cast("int", await self._server.fcall("headway_keep", tenant_tag(tenant), *arguments))
 
-    async def ending(self, tenant: str, within_seconds: float, limit: int) -> tuple[int, tuple[Held, ...]]:
+    async def ending(
+        self, tenant: str, within_seconds: float, limit: int, skip: int = 0
+    ) -> tuple[int, tuple[Held, ...]]:
         """See ``QuotaStore.ending``."""
-        count, *pairs = await self._ask("headway_reservations", tenant, round(within_seconds * 1000), limit)
+        within_ms = round(within_seconds * 1000)
+        count, *pairs = await self._ask("headway_reservations", tenant, within_ms, limit, skip)
         return int(count), _held(pairs)
+
+    async def lapsed(self, tenant: str, limit: int, skip: int = 0) -> tuple[Held, ...]:
+        """See ``QuotaStore.lapsed``."""
+        _, *pairs = await self._ask("headway_reservations", tenant, "gone", limit, skip)
+        return _held(pairs)
 
     async def waiting(self, tenant: str, limit: int) -> tuple[Held, ...]:
         """See ``QuotaStore.waiting``."""

@@ -331,15 +331,18 @@ register('headway_keep', function(keys, args)
   end)
 end, {'allow-oom'})
 
--- FCALL headway_reservations 1 {t:tenant} <ms> <limit>: those whose lease ends within so many ms, the next first;
--- '' instead: those that wait, the oldest first -> how many are in flight, then <job id> <nonce> for each
+-- FCALL headway_reservations 1 {t:tenant} <ms> <limit> [<skip>]: those whose lease ends within so many ms, the next
+-- first; '' instead: those that wait, the oldest first; 'gone': those that lapsed, the latest first; without the first
+-- <skip> of them -> how many are in flight, then <job id> <nonce> for each
 register('headway_reservations', function(keys, args)
-  local tag, jobs = keys[1], nil
+  local tag, limit, skip, jobs = keys[1], tonumber(args[2]), tonumber(args[3] or '0'), nil
   if args[1] == '' then
-    jobs = on(tag, 'ZRANGE', 'wait', 0, tonumber(args[2]) - 1)
+    jobs = on(tag, 'ZRANGE', 'wait', skip, skip + limit - 1)
+  elseif args[1] == 'gone' then
+    jobs = on(tag, 'ZRANGE', 'gone', skip, skip + limit - 1, 'REV')
   else
     local until_ms = digits(in_ms(now_us()) + tonumber(args[1]))
-    jobs = on(tag, 'ZRANGEBYSCORE', 'inf', '-inf', until_ms, 'LIMIT', 0, args[2])
+    jobs = on(tag, 'ZRANGEBYSCORE', 'inf', '-inf', until_ms, 'LIMIT', skip, limit)
   end
   local found = {digits(on(tag, 'ZCARD', 'inf'))}
   for _, job in ipairs(jobs) do

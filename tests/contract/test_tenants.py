@@ -425,6 +425,40 @@ async def test_reservations_of_living_jobs_are_kept_waiting_or_running(desk: Des
     assert (usage.in_flight, usage.waiting_jobs) == (2, 1)
 
 
+async def orphan(desk: Desk, bench: Bench, count: int) -> None:
+    """So many reservations of posters that died, and one whose job was posted under another."""
+    for at in range(count):
+        assert isinstance(await reserve(bench, f"org--tiny:0:orphan{at}"), Reservation)
+    assert isinstance(await reserve(bench, "org--tiny:0:other"), Reservation)
+    await bench.queue.submit(desk.job(), key="other", reserved="n2")
+
+
+async def test_orphaned_reservations_keep_no_living_job_from_being_kept(desk: Desk, bench: Bench) -> None:
+    bench.make(reservation_seconds=1.5)
+    await desk.limit(concurrency=500)
+    await orphan(desk, bench, 3)
+    await asyncio.gather(*(desk.post() for _ in range(220)))
+    await bench.elapse(0.6)
+    assert await keep_reservations(bench.queue, 1.5) == 220
+    await bench.elapse(1.0)
+    assert (await desk.usage()).in_flight == 220
+
+
+async def test_jobs_whose_reservations_lapsed_are_counted_again(desk: Desk, bench: Bench) -> None:
+    bench.make(reservation_seconds=1.5)
+    await desk.limit(concurrency=500, tpm=100_000)
+    await asyncio.gather(*(desk.post(sampling={"max_tokens": 10}) for _ in range(130)))
+    await orphan(desk, bench, 101)
+    await bench.elapse(1.6)
+    for _ in range(4):
+        usage = await desk.usage()  # each gives some back
+    assert (usage.in_flight, await desk.remaining_tokens()) == (0, 100_000)
+    assert await keep_reservations(bench.queue, 1.5) == 130
+    usage = await desk.usage()
+    assert (usage.in_flight, usage.held_tokens) == (130, 130 * 20)
+    assert await desk.remaining_tokens() == 100_000 - 130 * 20
+
+
 async def test_a_job_that_ended_without_a_word_is_settled_by_its_record(desk: Desk, bench: Bench) -> None:
     bench.make(reservation_seconds=0.3)
     await desk.limit(tpm=500)
