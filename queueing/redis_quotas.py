@@ -52,7 +52,8 @@ class RedisQuotas:
         standing = _standing(limits, left)
         if outcome in {"ok", "again"}:
             return Reservation(tenant, job_id, kept_nonce, outcome == "ok", standing)
-        return Refusal(QuotaLimit(outcome), int(wait_ms) / 1000, standing)
+        today = int(left[4]) if left[4] else None
+        return Refusal(QuotaLimit(outcome), int(wait_ms) / 1000, standing, today)
 
     async def unreserve(self, reservation: Reservation) -> None:
         """See ``QuotaStore.unreserve``."""
