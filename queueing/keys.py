@@ -45,7 +45,7 @@ workers:{fleet}             zset       worker -> when its card lapses           
 models:{fleet}              set        every model ever served here                          for good
 tenants:{sys}               hash       tenant -> its limits as JSON                          until removed
 keys:{sys}                  hash       SHA-256 of an API key -> tenant, name, created_ms     until revoked
-config:{sys}                hash       tenants, keys: versions, grow with each change; file, for good
+config:{sys}                hash       tenants, keys: versions, new with each change; file,  for good
                                        named: digest and tenants of the tenants.toml applied
 reserving:{sys}             zset       tenant that may have reservations -> said so (ms)     8 days
 keeper:{sys}                string     somebody looks after reservations now                 a few seconds

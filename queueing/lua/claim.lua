@@ -117,6 +117,7 @@ local function open(books, key, record, body, charged, claim)
       'claimed', now, 'charged', charged, 'started', now)
   end
   shared(tag, 'ZADD', name(tag, 'lease'), claim.now + claim.lease_ms, key)
+  add(books, 'running', 1)
   if deadline > 0 then
     shared(tag, 'ZREM', name(tag, 'due'), key)
     if record.epoch == '1' then open_stream(name(tag, 'o', key), deadline + claim.keeps[2]) end
@@ -167,11 +168,13 @@ local function take(books, head, claim)
   if head.returned then
     key = shared(tag, 'LPOP', name(tag, 'back', band))
     put(books, 'returned:' .. band, key and get(books, 'returned:' .. band) - 1 or 0)
+    if not key then note_loss(books) end
   else
     key = shared(tag, 'ZPOPMIN', name(tag, 'q', band .. ':' .. head.tenant))[1]
   end
   if not key then -- somebody emptied the queue
     if head.tenant then
+      note_loss(books)
       stop_waiting(books, band, head.tenant, head.at, claim.now)
       recount(books, band)
     end

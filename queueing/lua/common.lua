@@ -68,6 +68,10 @@ local function whole(value) return string.format('%.0f', value) end
 local function replace(tag, key)
   local found = redis.call('TYPE', key).ok
   redis.call('DEL', key)
+  local kind = key:match('^(%a+):')
+  if kind == 'q' or kind == 'back' or kind == 'lease' or kind == 'turn' then -- jobs were in it: see restore.lua
+    redis.pcall('HSET', name(tag, 'lane'), 'lost', 1)
+  end
   redis.pcall('XADD', name(tag, 'dlq'), 'MAXLEN', DEAD_LETTERS_KEPT, '*', 'job', '', 'tenant', '',
     'reason', 'wrong_type: ' .. found .. ' deleted: ' .. key, 'attempts', '0', 'tokens', '0')
 end

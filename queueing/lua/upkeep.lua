@@ -46,12 +46,22 @@ local function take_back(books, key, record, now, max_attempts, keeps, requeued,
   dead[#dead + 1] = key
 end
 
--- Whether the books say that something waits, and the turns say otherwise, or the other way round.
-local function check_books(books)
+-- Whether the books say that more waits or runs than the indexes do, or the other way round.
+local function check_books(books, now)
+  local tag = books.tag
   for _, band in ipairs(BANDS) do
-    local waits = shared(books.tag, 'ZCARD', name(books.tag, 'turn', band)) > 0
-    if waits ~= (get(books, 'jobs:' .. band) > 0) then recount(books, band) end
+    local waits = shared(tag, 'ZCARD', name(tag, 'turn', band)) > 0
+    local returned = shared(tag, 'LLEN', name(tag, 'back', band))
+    if returned < get(books, 'returned:' .. band) or not waits and get(books, 'jobs:' .. band) > 0 then
+      note_loss(books)
+      rebuild(books, band, now)
+    elseif waits and get(books, 'jobs:' .. band) == 0 then
+      recount(books, band)
+    end
   end
+  local running = shared(tag, 'ZCARD', name(tag, 'lease'))
+  if running < get(books, 'running') then note_loss(books) end
+  if running ~= get(books, 'running') then put(books, 'running', running) end
 end
 
 -- What others read without our functions must be readable: their reads would fail for ever.
@@ -68,6 +78,7 @@ local function reap(tag, max_attempts, keeps, limit)
       take_back(books, key, record, now, max_attempts, keeps, requeued, dead)
     else
       shared(tag, 'ZREM', name(tag, 'lease'), key)
+      add(books, 'running', -1)
     end
   end
   for _, key in ipairs(shared(tag, 'ZRANGEBYSCORE', name(tag, 'due'), '-inf', now, 'LIMIT', 0, limit)) do
@@ -81,19 +92,34 @@ local function reap(tag, max_attempts, keeps, limit)
   end
   forget_tenants(tag, now, limit)
   mend(tag)
-  check_books(books)
+  check_books(books, now)
   save(books)
   return {requeued, dead}
+end
+
+local SEARCH_MS = 60000 -- after which somebody else searches: whoever did died over it, or may not
+
+-- Who gets a ticket searches for lost jobs, alone.
+local function search_ticket(tag)
+  local lane, now = name(tag, 'lane'), now_ms()
+  local lost = number(shared(tag, 'HGET', lane, 'lost'))
+  if lost <= 0 or lost > now and lost <= now + SEARCH_MS then return 0 end
+  shared(tag, 'HSET', lane, 'lost', whole(now + SEARCH_MS))
+  return now + SEARCH_MS
 end
 
 local REAP_FIGURES = {{'max_attempts', 1, 1e6}, STREAM_KEPT, RECORD_KEPT}
 
 -- FCALL headway_reap 1 {lane} <max attempts> <stream retention ms> <record retention ms>
--- -> keys put back, keys given up. At most 100 of each kind per call, so that nobody waits long for the server.
+--       ['search': the caller looks for jobs that are in no index, if there may be any]
+-- -> keys put back, keys given up[, a ticket for headway_restore, or 0: none is lost].
+-- At most 100 of each kind per call, so that nobody waits long for the server.
 register('headway_reap', function(keys, args)
   local found, problem = figures(args, 1, REAP_FIGURES)
   if problem then return problem end
-  return reap(keys[1], found[1], {found[2], found[3]}, 100)
+  local reply = reap(keys[1], found[1], {found[2], found[3]}, 100)
+  if args[4] == 'search' then reply[3] = search_ticket(keys[1]) end
+  return reply
 end, {'allow-oom'})
 
 -- FCALL headway_expire_worker 1 {lane} <worker> <max attempts> <stream retention ms> <record retention ms>
