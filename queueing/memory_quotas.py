@@ -34,8 +34,8 @@ QUIET: Final = 600 * MICROSECONDS
 class _Held:
     """A reservation. Times in microseconds; ``is_gone``: it lapsed, and its job may be there all the same.
 
-    ``filled``: the tokens in the bucket, which takes no more than it holds: the rest of a larger job is settled
-    at its end.
+    ``filled``: the tokens in the bucket, which takes no more than it holds: the rest of a larger job is
+    settled at its end.
     """
 
     job_id: str
