@@ -4,7 +4,7 @@ PYTHON ?= python3
 export PYTHON
 BIN := .venv/bin
 
-.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak chaos bench-stalled format constraints clean
+.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak chaos bench-queue bench-stalled format constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -40,6 +40,12 @@ soak: dev ## random walks of 10⁶ steps and every mutant (about 25 minutes on o
 
 chaos: dev ## jobs stream while workers, server, network and clocks fail (21 minutes; ARGS="--seed 7 --seconds 60")
 	@$(BIN)/python -m tests.chaos $(ARGS)
+
+bench-queue: setup ## what the queue costs its server, and what streaming through it costs the engine (about 5 minutes)
+	@is_missed=0; \
+	$(BIN)/python ops/bench/queue_cost.py || is_missed=1; \
+	$(BIN)/python ops/bench/stream_cost.py || is_missed=1; \
+	exit $$is_missed
 
 bench-stalled: setup ## does a reader that stops reading slow anybody else down? (about 2 minutes)
 	@$(BIN)/python ops/bench/stalled_reader.py $(ARGS)

@@ -12,6 +12,7 @@ from headway.gateway.errors import ApiError, unavailable
 from headway.queueing.errors import QueueingError, unknown_job
 from headway.queueing.events import JobStatus
 from headway.queueing.protocol import Queue
+from headway.queueing.tenant_book import TenantBook
 
 _log = structlog.stdlib.get_logger("headway.gateway")
 
@@ -24,6 +25,7 @@ class Callers:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._was_open: bool | None = None
+        self._told: tuple[str, ...] = ()
 
     async def identify(self, request: Request) -> None:
         """A dependency of each route that serves tenants; raises ApiError 401, 503."""
@@ -39,7 +41,7 @@ class Callers:
                 reason="queue_unsuitable",
                 retry_after_seconds=30,
             )
-        self._note(is_open=book.is_open)
+        self._note(book)
         if book.is_open:
             return None
         given = headers.get("authorization", "")
@@ -67,9 +69,14 @@ class Callers:
 
     async def announce(self) -> None:
         """Say in the log whether keys are asked for; raises QueueUnavailableError."""
-        self._note(is_open=(await self._queue.tenant_store.book()).is_open)
+        self._note(await self._queue.tenant_store.book())
 
-    def _note(self, *, is_open: bool) -> None:
+    def _note(self, book: TenantBook) -> None:
+        if book.complaints != self._told:
+            for complaint in book.complaints:
+                _log.warning(complaint)
+            self._told = book.complaints
+        is_open = book.is_open
         if is_open is self._was_open:
             return
         self._was_open = is_open

@@ -24,7 +24,7 @@ _PRODUCER_COMMANDS: Final = (
     "del exists get hget hgetall hincrby hmget hset llen lrem pexpire pexpireat pttl publish rpush set "
     "strlen time type xadd xlen xrange xrevrange zadd zcard zrange zrangebyscore zrem zscore"
 )
-_GATEWAY_COMMANDS: Final = f"{_PRODUCER_COMMANDS} hdel smembers xdel zcount"
+_GATEWAY_COMMANDS: Final = f"{_PRODUCER_COMMANDS} hdel lpos scan smembers xdel zcount"
 _WORKER_COMMANDS: Final = f"{_GATEWAY_COMMANDS} lindex lpop sadd xgroup xread zpopmin zremrangebyscore"
 _ADMIN_COMMANDS: Final = f"{_WORKER_COMMANDS} lrange"
 
@@ -34,12 +34,12 @@ _SELF_CHECK: Final = "info function|list function|load multi discard"
 """Checks at start, a library that was lost, and asking for rights without using them."""
 
 _PRODUCER_FUNCTIONS: Final = "submit cancel reap"
-_QUOTA_FUNCTIONS: Final = "settle keep reservations reserving quiet weights"
+_SHARED_FUNCTIONS: Final = "restore settle keep reservations reserving quiet weights"
 _GATEWAY_FUNCTIONS: Final = (
-    f"{_PRODUCER_FUNCTIONS} probe reserve unreserve account tenants_apply {_QUOTA_FUNCTIONS}"
+    f"{_PRODUCER_FUNCTIONS} probe reserve unreserve account tenants_apply {_SHARED_FUNCTIONS}"
 )
 _WORKER_FUNCTIONS: Final = (
-    f"claim emit finish renew release reap expire_worker mend report heartbeat {_QUOTA_FUNCTIONS}"
+    f"claim emit finish renew release reap expire_worker mend report heartbeat {_SHARED_FUNCTIONS}"
 )
 _ADMIN_FUNCTIONS: Final = "retry redrive purge tenant_set tenant_rm tenants_apply key_put key_rm"
 
@@ -155,6 +155,7 @@ _ARGUMENTS: Final = {
     "hmget": "f",
     "hset": "f v",
     "lindex": "0",
+    "lpos": "v",
     "lrem": "0 v",
     "pexpire": "1",
     "pexpireat": "1",
@@ -183,6 +184,8 @@ def _samples(tag: str) -> Iterator[tuple[str, ...]]:
         match name:
             case "time":
                 yield ("TIME",)
+            case "scan":
+                yield ("SCAN", "0")
             case "publish":
                 yield ("PUBLISH", f"hint:{tag}", "")
             case "xread":

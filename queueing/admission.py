@@ -84,7 +84,7 @@ class Admission:
         if is_late and await catch_up(self._queue, job.tenant, job.model):
             answer = await self._ask(job, job_id, limits)
         if isinstance(answer, Refusal):
-            raise exceeded(job.tenant, answer, limits)
+            raise exceeded(job.tenant, demand_of(job), answer, limits)
         return answer
 
     async def _ask(self, job: Job, job_id: str, limits: TenantLimits) -> Reservation | Refusal:

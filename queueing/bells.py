@@ -24,6 +24,12 @@ class Bells:
         for name in tuple(self._waiting):
             self.ring(name)
 
+    def listen(self, name: str) -> asyncio.Future[None]:
+        """A future that is done once the name has rung, counted from now on; to be given to ``leave``."""
+        sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(name, set()).add(sleeper)
+        return sleeper
+
     @contextmanager
     def listening(self, *names: str) -> Generator[asyncio.Future[None]]:
         """A future that is done once one of the names has rung, counted from now on."""
@@ -34,14 +40,15 @@ class Bells:
             yield sleeper
         finally:
             for name in names:
-                self._leave(name, sleeper)
+                self.leave(name, sleeper)
 
     async def wait(self, *names: str, timeout_seconds: float) -> None:
         """Sleep until one of the names rings, or the time is up."""
         with self.listening(*names) as sleeper:
             await asyncio.wait((sleeper,), timeout=max(0.0, timeout_seconds))
 
-    def _leave(self, name: str, sleeper: asyncio.Future[None]) -> None:
+    def leave(self, name: str, sleeper: asyncio.Future[None]) -> None:
+        """Forget a sleeper; nothing where it has been woken."""
         sleepers = self._waiting.get(name)
         if sleepers is not None:
             sleepers.discard(sleeper)

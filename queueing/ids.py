@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from random import Random
 from typing import Final, Self
 
@@ -77,6 +78,7 @@ class JobId:
         return f"{self.lane}:{self.key}"
 
     @classmethod
+    @lru_cache(maxsize=4096)  # asked for every token that is written or read, of the same few jobs
     def parse(cls, text: str) -> Self:
         """Split an id; raises UnknownJobError for a text that no job's id can be."""
         lane, _, key = text.rpartition(":")

@@ -19,7 +19,8 @@ seen:{lane}                 zset       tenant -> when it last began or ceased to
 weights:{lane}              hash       tenant -> weight, where it is not 1                   for good
 lane:{lane}                 hash       the books: jobs, tokens, returned:<band> waiting,     for good
                                        floor:<band> of the virtual times, since_aged,
-                                       answered and estimated tokens
+                                       answered and estimated tokens, running; lost: 1 when
+                                       jobs may be in no index, or until when one searches
 back:{lane}:<band>          list       keys of jobs handed back or taken from a dead worker; until claimed
                                        served before the band's tenants
 wake:{lane}                 stream     rings waiting workers when the lane stops being empty newest 8
@@ -44,14 +45,14 @@ workers:{fleet}             zset       worker -> when its card lapses           
 models:{fleet}              set        every model ever served here                          for good
 tenants:{sys}               hash       tenant -> its limits as JSON                          until removed
 keys:{sys}                  hash       SHA-256 of an API key -> tenant, name, created_ms     until revoked
-config:{sys}                hash       tenants, keys: versions, grow with each change; file, for good
+config:{sys}                hash       tenants, keys: versions, new with each change; file,  for good
                                        named: digest and tenants of the tenants.toml applied
 reserving:{sys}             zset       tenant that may have reservations -> said so (ms)     8 days
 keeper:{sys}                string     somebody looks after reservations now                 a few seconds
 rl:{t:<tenant>}             string     the account: buckets of requests and tokens, budget   8 days
 inf:{t:<tenant>}            zset       reserved job in flight -> end of its lease (ms)       8 days
 wait:{t:<tenant>}           zset       those of them that wait -> reserved when (ms)         8 days
-res:{t:<tenant>}            hash       job -> tokens, prompt, state, since, nonce            8 days
+res:{t:<tenant>}            hash       job -> tokens, prompt, state, since, nonce, filled    8 days
 gone:{t:<tenant>}           zset       job whose reservation lapsed -> when (ms)             24 h
 =========================== ========== ===================================================== ================
 

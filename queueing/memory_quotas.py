@@ -32,12 +32,17 @@ QUIET: Final = 600 * MICROSECONDS
 
 @dataclass(slots=True)
 class _Held:
-    """A reservation. Times in microseconds; ``is_gone``: it lapsed, and its job may be there all the same."""
+    """A reservation. Times in microseconds; ``is_gone``: it lapsed, and its job may be there all the same.
+
+    ``filled``: the tokens in the bucket, which takes no more than it holds: the rest of a larger job is
+    settled at its end.
+    """
 
     job_id: str
     nonce: str
     tokens: int
     prompt_tokens: int
+    filled: int
     since: int
     lease_end: int = 0
     gone_at: int = 0
@@ -61,21 +66,26 @@ class _Account:
     def waiting(self) -> list[_Held]:
         return sorted((each for each in self.in_flight if each.is_waiting), key=lambda each: each.since)
 
+    def rest_of(self, daily_tokens: int) -> int:
+        """What is neither spent nor held of the day's budget."""
+        return daily_tokens - self.spent - sum(each.tokens for each in self.in_flight)
+
     def find(self, job_id: str, nonce: str) -> _Held | None:
         held = self.held.get(job_id)
         return held if held is not None and held.nonce == nonce else None
 
     def give_back(self, held: _Held, now: int) -> None:
         self.requests.fill(-1, now)
-        self.tokens.fill(-held.tokens, now)
+        self.tokens.fill(-held.filled, now)
 
     def keep(self, held: _Held, lease: int, now: int, *, is_waiting: bool) -> None:
         if held.is_gone:
             held.is_gone = False
             self.requests.fill(1, now)
-            self.tokens.fill(held.tokens, now)
+            self.tokens.fill(held.filled, now)
         held.is_waiting = is_waiting
-        held.lease_end = now + min(max(lease, now - held.since), LONGEST_LEASE)
+        whole = now - now % 1000  # leases are whole milliseconds, as a server counts them
+        held.lease_end = whole + min(max(lease, whole - held.since), LONGEST_LEASE)
 
     def sweep(self, now: int) -> None:
         """Give back what lapsed; when something did, forget what lapsed long ago."""
@@ -128,13 +138,13 @@ class MemoryQuotas:
         waits = _waits(account, tokens, limits, now)
         if waits:
             limit = max(waits, key=lambda each: waits[each])  # the first of those that wait longest
-            return Refusal(limit, waits[limit] / MICROSECONDS, _standing(account, limits, now))
-        # The bucket takes no more than it holds: the rest of a larger job is settled at its end.
-        tokens = tokens if limits.tpm is None else min(tokens, limits.tpm)
-        held = _Held(job_id, nonce, tokens, prompt_tokens, since=now)
+            today = None if limits.daily_tokens is None else max(0, account.rest_of(limits.daily_tokens))
+            return Refusal(limit, waits[limit] / MICROSECONDS, _standing(account, limits, now), today)
+        filled = tokens if limits.tpm is None else min(tokens, limits.tpm)
+        held = _Held(job_id, nonce, tokens, prompt_tokens, filled, since=now - now % 1000)
         account.held[job_id] = held
         account.requests.fill(1, now)
-        account.tokens.fill(tokens, now)
+        account.tokens.fill(filled, now)
         account.keep(held, self._lease, now, is_waiting=True)
         return Reservation(tenant, job_id, nonce, True, _standing(account, limits, now))
 
@@ -166,20 +176,28 @@ class MemoryQuotas:
                 kept += 1
         return kept
 
-    async def ending(self, tenant: str, within_seconds: float, limit: int) -> tuple[int, tuple[Held, ...]]:
+    async def ending(
+        self, tenant: str, within_seconds: float, limit: int, skip: int = 0
+    ) -> tuple[int, tuple[Held, ...]]:
         """See ``QuotaStore.ending``."""
         now = self._now()
         account = self._open(tenant, now)
-        until = now + round(within_seconds * MICROSECONDS)
+        until = now - now % 1000 + round(within_seconds * MICROSECONDS)
         due = sorted(
             (each for each in account.in_flight if each.lease_end <= until), key=lambda each: each.lease_end
         )
-        return len(account.in_flight), tuple(Held(each.job_id, each.nonce) for each in due[:limit])
+        return len(account.in_flight), _named(due[skip : skip + limit])
+
+    async def lapsed(self, tenant: str, limit: int, skip: int = 0) -> tuple[Held, ...]:
+        """See ``QuotaStore.lapsed``."""
+        held = self._open(tenant, self._now()).held.values()
+        gone = sorted((each for each in held if each.is_gone), key=lambda each: each.gone_at, reverse=True)
+        return _named(gone[skip : skip + limit])
 
     async def waiting(self, tenant: str, limit: int) -> tuple[Held, ...]:
         """See ``QuotaStore.waiting``."""
         account = self._open(tenant, self._now())
-        return tuple(Held(each.job_id, each.nonce) for each in account.waiting[:limit])
+        return _named(account.waiting[:limit])
 
     async def usage(self, tenant: str, limits: TenantLimits) -> TenantUsage:
         """See ``QuotaStore.usage``."""
@@ -217,6 +235,10 @@ class MemoryQuotas:
         return True
 
 
+def _named(held: Sequence[_Held]) -> tuple[Held, ...]:
+    return tuple(Held(each.job_id, each.nonce) for each in held)
+
+
 def _waits(account: _Account, tokens: int, limits: TenantLimits, now: int) -> dict[QuotaLimit, int]:
     """The limits that refuse, each with the microseconds until it may not."""
     waiting = account.waiting
@@ -226,14 +248,14 @@ def _waits(account: _Account, tokens: int, limits: TenantLimits, now: int) -> di
         waits[QuotaLimit.CONCURRENCY] = SOON
     if limits.queued_jobs is not None and len(waiting) >= limits.queued_jobs:
         waits[QuotaLimit.QUEUED_JOBS] = SOON
-    # What is larger than a limit passes when nothing else counts against it: it could never pass otherwise.
+    # What is larger than a limit of tokens in the queue or per minute passes when nothing else counts against
+    # it: it could never pass otherwise. A day's budget is never overdrawn by what a job said it may take.
     if limits.queued_tokens is not None and 0 < waiting_tokens > limits.queued_tokens - tokens:
         waits[QuotaLimit.QUEUED_TOKENS] = SOON
     if limits.daily_tokens is not None:
-        left = limits.daily_tokens - account.spent - min(tokens, limits.daily_tokens)
-        if left < 0:
+        if account.spent + tokens > limits.daily_tokens:
             waits[QuotaLimit.DAILY_TOKENS] = (account.day + 1) * DAY - now
-        elif left < sum(each.tokens for each in account.in_flight):
+        elif tokens > account.rest_of(limits.daily_tokens):
             waits[QuotaLimit.DAILY_TOKENS] = SOON
     if limits.rpm is not None:
         waits[QuotaLimit.RPM] = account.requests.wait_microseconds(1, now)
@@ -253,7 +275,7 @@ def _settle(account: _Account, spent: Spent, now: int) -> bool:
         account.requests.fill(1, now)
         account.tokens.fill(used, now)
     else:
-        account.tokens.fill(used - held.tokens, now)
+        account.tokens.fill(used - held.filled, now)
     account.spent += used
     del account.held[held.job_id]
     return True

@@ -60,6 +60,8 @@ class Refusal:
     limit: QuotaLimit
     retry_after_seconds: float
     standing: QuotaStanding
+    tokens_left_today: int | None = None
+    """Of the daily budget, neither spent nor held by jobs in flight; None without one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """Reading token streams: any number of waiting readers share one subscriber and one pipeline.
 
 A reader asks for the entries behind its cursor; when there are none it sleeps until a hint names its job,
-and asks again after ``poll_seconds`` in any case, since hints may be lost. So no reader holds a connection,
-and a slow one holds nothing at all. While readers of a lane wait, its expired leases and passed deadlines are
+and asks again after ``poll_seconds`` in any case, since hints may be lost. One that comes straight back for
+what follows sleeps first: had there been more, a hint would have said so. No reader holds a connection, and a
+slow one holds nothing at all. While readers of a lane wait, its expired leases and passed deadlines are
 looked for, so that nobody hangs on a dead worker.
 """
 
@@ -10,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Final
 
 from headway.queueing.bells import Bells
@@ -28,6 +30,15 @@ _FETCHES_PER_PIPELINE: Final = 128
 _RESUBSCRIBE_SECONDS: Final = 0.5
 
 
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """A reader between two reads of a stream; its hint has listened since before the first one looked."""
+
+    job_id: str
+    hint: asyncio.Future[None]
+    since: float
+
+
 class StreamReader:
     """``Queue.read`` over a server; ``reap`` takes a lane's name and ends what nobody will end."""
 
@@ -39,6 +50,7 @@ class StreamReader:
         self._reap = reap
         self._bells = Bells()
         self._lanes: Counter[str] = Counter()
+        self._standing: dict[tuple[JobId, Cursor], _Standing] = {}
         self._pending: list[tuple[tuple[Argument, ...], asyncio.Future[Reply]]] = []
         self._fetching: asyncio.Task[None] | None = None
         self._background: list[asyncio.Task[None]] = []
@@ -46,12 +58,17 @@ class StreamReader:
     async def read(self, job: JobId, after: Cursor, wait_seconds: float) -> tuple[StreamEvent, ...]:
         """See ``Queue.read``."""
         until = asyncio.get_running_loop().time() + wait_seconds
-        events = await self._fetch(job, after)
-        if events:
-            return events
-        if await self._has_ended(job):
-            return await self._read_ended(job, after)
-        return await self._wait(job, after, until)
+        standing = self._standing.pop((job, after), None)
+        if wait_seconds <= 0:
+            return await self._read(job, after, until)
+        self._start()
+        self._lanes[job.lane] += 1
+        try:
+            if standing is not None:
+                await self._sleep(standing.hint, until)
+            return await self._read(job, after, until)
+        finally:
+            self._lanes[job.lane] -= 1
 
     async def close(self) -> None:
         """Stop listening, and wake the readers that still wait: the closed server refuses their next call."""
@@ -64,22 +81,43 @@ class StreamReader:
         self._background.clear()
         self._bells.ring_all()
 
-    async def _wait(self, job: JobId, after: Cursor, until: float) -> tuple[StreamEvent, ...]:
+    async def _read(self, job: JobId, after: Cursor, until: float) -> tuple[StreamEvent, ...]:
         loop = asyncio.get_running_loop()
-        if loop.time() >= until:
-            return ()
-        self._start()
-        self._lanes[job.lane] += 1
-        try:
-            while True:
-                with self._bells.listening(str(job)) as hint:
-                    events = await self._fetch(job, after)
-                    left = until - loop.time()
-                    if events or left <= 0:
-                        return events
-                    await asyncio.wait((hint,), timeout=min(left, self._settings.poll_seconds))
-        finally:
-            self._lanes[job.lane] -= 1
+        may_have_ended = True  # looked for once: its end comes with a hint
+        while True:
+            hint, is_kept = self._bells.listen(str(job)), False
+            try:
+                if events := await self._fetch(job, after):
+                    is_kept = self._stand(job, events, hint, until)
+                    return events
+                if may_have_ended and await self._has_ended(job):
+                    return await self._read_ended(job, after)
+                may_have_ended = False
+                if loop.time() >= until:
+                    return ()
+                await self._sleep(hint, until)
+            finally:
+                if not is_kept:
+                    self._bells.leave(str(job), hint)
+
+    async def _sleep(self, hint: asyncio.Future[None], until: float) -> None:
+        left = until - asyncio.get_running_loop().time()
+        await asyncio.wait((hint,), timeout=max(0.0, min(left, self._settings.poll_seconds)))
+
+    def _stand(
+        self, job: JobId, events: Sequence[StreamEvent], hint: asyncio.Future[None], until: float
+    ) -> bool:
+        """Whether these are all events so far and their reader is expected back: its hint waits for it."""
+        now, last = asyncio.get_running_loop().time(), events[-1]
+        if until <= now or len(events) >= READ_LIMIT or isinstance(last, EndEvent):
+            return False
+        self._leave(self._standing.pop((job, last.cursor), None))
+        self._standing[job, last.cursor] = _Standing(str(job), hint, now)
+        return True
+
+    def _leave(self, standing: _Standing | None) -> None:
+        if standing is not None:
+            self._bells.leave(standing.job_id, standing.hint)
 
     async def _has_ended(self, job: JobId) -> bool:
         state = await self._server.call("HGET", JobKeys(job).record, "state")
@@ -161,12 +199,20 @@ class StreamReader:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(self._settings.watch_seconds)
+            self._forget_readers()
             for lane in [lane for lane, readers in self._lanes.items() if readers > 0]:
                 try:
                     await self._reap(lane)
                 except QueueingError:
                     continue  # the readers' own calls say so
             self._lanes = +self._lanes
+
+    def _forget_readers(self) -> None:
+        """Drop the places of readers that did not come back; one that does after all looks first."""
+        gone = asyncio.get_running_loop().time() - self._settings.watch_seconds
+        for place, standing in tuple(self._standing.items()):
+            if standing.since < gone:
+                self._leave(self._standing.pop(place))
 
 
 def _ends_before(last: tuple[StreamEvent, ...], after: Cursor) -> tuple[StreamEvent, ...]:

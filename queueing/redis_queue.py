@@ -10,11 +10,13 @@ from typing import cast
 from headway.queueing.codec import decode_card
 from headway.queueing.ids import is_model_name, lane_of
 from headway.queueing.keys import MODELS, WORKERS, LaneKeys, card_key
+from headway.queueing.lost_jobs import LostJobs
 from headway.queueing.protocol import Reaped, WorkerCard
 from headway.queueing.redis_consumers import ConsumerSide
 from headway.queueing.redis_listing import ListingSide
 from headway.queueing.redis_producers import ProducerSide
 from headway.queueing.redis_quotas import RedisQuotas
+from headway.queueing.redis_side import reaped
 from headway.queueing.redis_tenants import RedisTenants
 from headway.queueing.server_check import prepare
 from headway.queueing.settings import DEFAULTS, QueueSettings
@@ -39,6 +41,7 @@ class RedisQueue(ProducerSide, ConsumerSide, ListingSide):
         super().__init__(url, settings, clock=clock, rng=rng)
         self.tenant_store: TenantStore = RedisTenants(self._server, self._clock)
         self.quota_store: QuotaStore = RedisQuotas(self._server, settings)
+        self._search = LostJobs(self._server, settings)
         self._unanswered = {}
         self._ears = {}
 
@@ -63,7 +66,11 @@ class RedisQueue(ProducerSide, ConsumerSide, ListingSide):
 
     async def reap(self, model: str) -> Reaped:
         """See ``Queue.reap``."""
-        return await self._reap_lane(lane_of(model))
+        lane = lane_of(model)
+        requeued, dead, ticket = await self._reap_reply(lane, "search")
+        if ticket:
+            await self._search.restore(LaneKeys(lane), ticket)
+        return reaped(lane, requeued, dead)
 
     async def expire_worker(self, model: str, worker_id: str) -> int:
         """See ``Queue.expire_worker``."""

@@ -52,7 +52,8 @@ class RedisQuotas:
         standing = _standing(limits, left)
         if outcome in {"ok", "again"}:
             return Reservation(tenant, job_id, kept_nonce, outcome == "ok", standing)
-        return Refusal(QuotaLimit(outcome), int(wait_ms) / 1000, standing)
+        today = int(left[4]) if left[4] else None
+        return Refusal(QuotaLimit(outcome), int(wait_ms) / 1000, standing, today)
 
     async def unreserve(self, reservation: Reservation) -> None:
         """See ``QuotaStore.unreserve``."""
@@ -73,10 +74,18 @@ class RedisQuotas:
             arguments += (each.job_id, each.nonce, "r" if each.is_running else "q")
         return cast("int", await self._server.fcall("headway_keep", tenant_tag(tenant), *arguments))
 
-    async def ending(self, tenant: str, within_seconds: float, limit: int) -> tuple[int, tuple[Held, ...]]:
+    async def ending(
+        self, tenant: str, within_seconds: float, limit: int, skip: int = 0
+    ) -> tuple[int, tuple[Held, ...]]:
         """See ``QuotaStore.ending``."""
-        count, *pairs = await self._ask("headway_reservations", tenant, round(within_seconds * 1000), limit)
+        within_ms = round(within_seconds * 1000)
+        count, *pairs = await self._ask("headway_reservations", tenant, within_ms, limit, skip)
         return int(count), _held(pairs)
+
+    async def lapsed(self, tenant: str, limit: int, skip: int = 0) -> tuple[Held, ...]:
+        """See ``QuotaStore.lapsed``."""
+        _, *pairs = await self._ask("headway_reservations", tenant, "gone", limit, skip)
+        return _held(pairs)
 
     async def waiting(self, tenant: str, limit: int) -> tuple[Held, ...]:
         """See ``QuotaStore.waiting``."""

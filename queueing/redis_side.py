@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from random import Random, SystemRandom
+from typing import Any, cast
 
 from headway.queueing.ids import JobId
 from headway.queueing.keys import LaneKeys
@@ -55,12 +56,14 @@ class RedisSide:
         )
 
     async def _reap_lane(self, lane: str) -> Reaped:
+        requeued, dead = await self._reap_reply(lane)
+        return reaped(lane, requeued, dead)
+
+    async def _reap_reply(self, lane: str, *more: Argument) -> list[Any]:
         reply = await self._server.fcall(
-            "headway_reap", LaneKeys(lane).tag, self._settings.max_attempts, *self._keeps
+            "headway_reap", LaneKeys(lane).tag, self._settings.max_attempts, *self._keeps, *more
         )
-        assert isinstance(reply, list)
-        requeued, dead = reply
-        return Reaped(_job_ids(lane, requeued), _job_ids(lane, dead))
+        return cast("list[Any]", reply)
 
     async def _fenced(
         self,
@@ -91,6 +94,11 @@ def fenced(reply: Reply) -> Fenced:
     """The outcome that a function answered."""
     assert isinstance(reply, bytes)
     return Fenced(reply.decode())
+
+
+def reaped(lane: str, requeued: Reply, dead: Reply) -> Reaped:
+    """The reply of a reap."""
+    return Reaped(_job_ids(lane, requeued), _job_ids(lane, dead))
 
 
 def _job_ids(lane: str, keys: Reply) -> tuple[str, ...]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, NoReturn, cast
 
 import orjson
 
 from headway.queueing.errors import InvalidTenantError, QueueingError, ServerUnsuitableError
 from headway.queueing.keys import API_KEYS, CONFIG, SYSTEM, TENANTS
-from headway.queueing.server import Argument, Reply, Server
+from headway.queueing.server import Argument, RefusedError, Reply, Server
 from headway.queueing.tenant_book import ApiKey, TenantBook, digest_of
 from headway.queueing.tenants import EVERYONE, TenantLimits, check_tenant, read_limits
 
+_LATEST_MS: Final = 253_402_300_800_000
+"""The year 10000, as lua/tenants.lua has it."""
 REFRESH_SECONDS: Final = 0.5
 """A change is noticed within this; the look is one HMGET."""
 
@@ -46,12 +48,12 @@ class RedisTenants:
 
     async def _read(self) -> TenantBook:
         try:
-            versions = cast("list[bytes | None]", await self._server.call("HMGET", CONFIG, "tenants", "keys"))
+            versions = cast("list[bytes | None]", await self._call("HMGET", CONFIG, "tenants", "keys"))
             if self._book is None or versions != self._versions:
                 # Read after the version: what changes in between is read twice, not missed.
-                tenants = await self._server.call("HGETALL", TENANTS)
-                keys = await self._server.call("HGETALL", API_KEYS)
-                self._book = TenantBook(_tenants(tenants), _keys(keys))
+                tenants, broken_tenants = _tenants(await self._call("HGETALL", TENANTS))
+                keys, broken_keys = _keys(await self._call("HGETALL", API_KEYS))
+                self._book = TenantBook(tenants, keys, broken_tenants, broken_keys)
                 self._versions = versions
         except ServerUnsuitableError:
             # A producer whose access rules name its lanes only: it could submit without us as well.
@@ -70,9 +72,11 @@ class RedisTenants:
         taken = dict.fromkeys(name for name, value in changes.items() if value is None)
         if unknown := taken.keys() - TenantLimits.model_fields:
             read_limits(tenant, dict.fromkeys(unknown))
-        text = orjson.dumps({**fields, **taken})
+        kept = cast("bytes | None", await self._call("HGET", TENANTS, tenant))
+        invalid = dict.fromkeys(_invalid_fields(tenant, kept or b"{}"))  # they would make the whole invalid
+        text = orjson.dumps({**invalid, **fields, **taken})
         whole = await self._change("headway_tenant_set", tenant, text)
-        return read_limits(tenant, orjson.loads(cast("bytes", whole)))
+        return _limits(tenant, cast("bytes", whole))
 
     async def remove(self, tenant: str) -> bool:
         """See ``TenantStore.remove``."""
@@ -102,32 +106,92 @@ class RedisTenants:
     async def _change(self, function: str, *arguments: Argument) -> Reply:
         try:
             return await self._server.fcall(function, SYSTEM, *arguments)
+        except RefusedError as error:
+            raise QueueingError(str(error).removeprefix("HEADWAYINVALID ")) from None
         finally:
             self._read_at = 0.0  # who changes something sees it at once
 
+    async def _call(self, command: str, key: str, *arguments: Argument) -> Reply:
+        try:
+            return await self._server.call(command, key, *arguments)
+        except RefusedError as error:
+            _stray(key, error)
 
-def _tenants(reply: Any) -> dict[str, TenantLimits]:
-    """What is kept; fields of a newer version are not ours to apply, and what is no entry is left out."""
+
+def _stray(key: str, error: RefusedError) -> NoReturn:
+    if "WRONGTYPE" not in str(error):
+        raise error
+    raise QueueingError(
+        f"{key} is no hash: somebody else wrote it. Remove it with `DEL {key}`, and set what it had again"
+    ) from None
+
+
+def _object(text: bytes) -> dict[str, object]:
+    """The fields of a kept entry; raises InvalidTenantError."""
+    try:
+        kept = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        kept = None
+    if not isinstance(kept, dict):
+        raise InvalidTenantError("the entry is no JSON object")
+    return cast("dict[str, object]", kept)
+
+
+def _limits(tenant: str, text: bytes) -> TenantLimits:
+    """A kept entry; fields of a newer version are not ours to apply. Raises InvalidTenantError."""
+    fields = _object(text)
+    return read_limits(tenant, {name: fields[name] for name in fields if name in TenantLimits.model_fields})
+
+
+def _invalid_fields(tenant: str, text: bytes) -> list[str]:
+    """The fields of a kept entry that make it invalid; of what is no entry, none: it is replaced."""
+    try:
+        fields = _object(text)
+    except InvalidTenantError:
+        return []
+    found: list[str] = []
+    for name in TenantLimits.model_fields.keys() & fields:
+        try:
+            read_limits(tenant, {name: fields[name]})
+        except InvalidTenantError:
+            found.append(name)
+    return found
+
+
+def _tenants(reply: Any) -> tuple[dict[str, TenantLimits], dict[str, str]]:
+    """What is kept, and what is wrong with the entries that cannot be read."""
     found: dict[str, TenantLimits] = {}
+    broken: dict[str, str] = {}
     for name, text in _pairs(reply):
         try:
-            kept = cast("dict[str, object]", orjson.loads(text))
-            known = {field: value for field, value in kept.items() if field in TenantLimits.model_fields}
-            found[name] = read_limits(name, known)
-        except (InvalidTenantError, orjson.JSONDecodeError, AttributeError):
-            continue
-    return found
+            found[name] = _limits(name, text)
+        except InvalidTenantError as error:
+            broken[name] = str(error)
+    return found, broken
 
 
-def _keys(reply: Any) -> dict[str, ApiKey]:
+def _keys(reply: Any) -> tuple[dict[str, ApiKey], dict[str, str]]:
     found: dict[str, ApiKey] = {}
+    broken: dict[str, str] = {}
     for digest, text in _pairs(reply):
         try:
-            kept = orjson.loads(text)
-            found[digest] = ApiKey(digest, kept["tenant"], kept["name"], kept["created_ms"])
-        except (orjson.JSONDecodeError, KeyError, TypeError):
-            continue
-    return found
+            found[digest] = _key(digest, text)
+        except InvalidTenantError as error:
+            broken[digest] = str(error)
+    return found, broken
+
+
+def _key(digest: str, text: bytes) -> ApiKey:
+    """A kept key; raises InvalidTenantError for what is none."""
+    kept = _object(text)
+    tenant, name, created_ms = (kept.get(field) for field in ("tenant", "name", "created_ms"))
+    if not isinstance(tenant, str) or tenant == EVERYONE:
+        raise InvalidTenantError("it names no tenant")
+    if not isinstance(name, str):
+        raise InvalidTenantError("its name is no text")
+    if type(created_ms) is not int or not 0 <= created_ms < _LATEST_MS:
+        raise InvalidTenantError("created_ms is no date")
+    return ApiKey(digest, check_tenant(tenant), name, created_ms)
 
 
 def _pairs(flat: list[bytes]) -> list[tuple[str, bytes]]:

@@ -20,6 +20,8 @@ from headway.queueing.settings import DEFAULTS
 
 BATCH: Final = 100
 AT_ONCE: Final = 16
+ORPHANS_PASSED: Final = 1000
+"""Lapsed reservations without a job that one call looks past: most of them never get one."""
 LOOKED_AT: Final = 16
 """Waiting jobs of one tenant that are looked up together, the oldest first: those are the ones that start."""
 
@@ -98,31 +100,55 @@ async def keep_reservations(queue: Queue, lease_seconds: float = DEFAULTS.reserv
         return 0
     quiet: list[str] = []
     for tenant in await store.reserving():
-        in_flight, ending = await store.ending(tenant, lease_seconds * 2 / 3, BATCH)
-        if in_flight == 0:
+        in_flight, kept = await _keep_ending(queue, tenant, lease_seconds * 2 / 3)
+        revived = await _revive(queue, tenant)
+        count += kept + revived
+        if in_flight + revived == 0:
             quiet.append(tenant)
-        while ending:
-            handled = await _keep_some(queue, tenant, ending)
-            count += handled
-            if handled < BATCH:
-                break  # those left have no job, and lapse
-            _, ending = await store.ending(tenant, lease_seconds * 2 / 3, BATCH)
     await store.quiet(quiet)
     return count
 
 
+async def _keep_ending(queue: Queue, tenant: str, within_seconds: float) -> tuple[int, int]:
+    """How many are in flight, and how many were kept or settled. Those passed over have no job, and lapse."""
+    count, passed = 0, 0
+    while True:
+        in_flight, ending = await queue.quota_store.ending(tenant, within_seconds, BATCH, passed)
+        if not ending:
+            return in_flight, count
+        handled = await _keep_some(queue, tenant, ending)
+        count += handled
+        passed += len(ending) - handled  # what was handled ends later now, or has gone
+
+
+async def _revive(queue: Queue, tenant: str) -> int:
+    """Make the reservations again that lapsed while nobody kept them, although their jobs are there."""
+    count, passed = 0, 0
+    while passed < ORPHANS_PASSED and (gone := await queue.quota_store.lapsed(tenant, BATCH, passed)):
+        handled = await _keep_some(queue, tenant, gone)
+        count += handled
+        passed += len(gone) - handled
+    return count
+
+
 async def _keep_some(queue: Queue, tenant: str, reservations: Sequence[Held]) -> int:
+    """Keep those whose jobs live, then settle those whose jobs have ended; how many these are."""
     states = await _states(queue, reservations)
+    ended: list[Held] = []
     alive: list[Alive] = []
-    spent: list[Spent] = []
     for held, status in zip(reservations, states, strict=True):
         if status is None or status.reserved != held.nonce:
             continue
-        if status.state is not JobState.FINISHED:
+        if status.state is JobState.FINISHED:
+            ended.append(held)
+        else:
             alive.append(Alive(held.job_id, held.nonce, is_running=status.state is JobState.RUNNING))
-        elif (usage := await _usage(queue, held.job_id)) is not None:
-            spent.append(Spent(held.job_id, held.nonce, *usage))
     kept = await queue.quota_store.keep(tenant, alive) if alive else 0
+    spent = [
+        Spent(held.job_id, held.nonce, *usage)
+        for held in ended
+        if (usage := await _usage(queue, held.job_id)) is not None
+    ]
     return kept + (await queue.quota_store.settle(tenant, spent) if spent else 0)
 
 

@@ -29,7 +29,12 @@ class ApiKey:
     @property
     def id(self) -> str:
         """By which people name it."""
-        return self.digest[:_ID_DIGITS]
+        return id_of(self.digest)
+
+
+def id_of(digest: str) -> str:
+    """A key's name for people."""
+    return digest[:_ID_DIGITS]
 
 
 def new_key() -> str:
@@ -48,13 +53,32 @@ class TenantBook:
 
     tenants: Mapping[str, TenantLimits] = field(default_factory=dict[str, TenantLimits])
     keys: Mapping[str, ApiKey] = field(default_factory=dict[str, ApiKey])
+    broken_tenants: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Entries that cannot be read, with what is wrong: as if these tenants had none."""
+    broken_keys: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Likewise of keys, by digest: they let nobody in, and the service is closed all the same."""
     is_readable: bool = True
     """False: the server's access rules keep this user from reading it, so nothing is known."""
 
     @property
     def is_open(self) -> bool:
         """Whether anybody may post as any tenant: as long as there is no key."""
-        return self.is_readable and not self.keys
+        return self.is_readable and not self.keys and not self.broken_keys
+
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        """What an operator should mend, one sentence each."""
+        tenants = (
+            f"the limits of tenant {name} cannot be read and do not hold ({wrong}): "
+            f"`headway tenants set {name} …` repairs them, `headway tenants rm {name}` removes them"
+            for name, wrong in self.broken_tenants.items()
+        )
+        keys = (
+            f"API key {id_of(digest)} cannot be read and is refused ({wrong}): "
+            f"`headway keys revoke {id_of(digest)}` removes it"
+            for digest, wrong in self.broken_keys.items()
+        )
+        return (*tenants, *keys)
 
     @property
     def weights(self) -> dict[str, float]:

@@ -72,8 +72,14 @@ class QuotaStore(Protocol):
         """Keep reservations whose jobs live, and note which run; lapsed ones are made again."""
         ...
 
-    async def ending(self, tenant: str, within_seconds: float, limit: int) -> tuple[int, tuple[Held, ...]]:
+    async def ending(
+        self, tenant: str, within_seconds: float, limit: int, skip: int = 0
+    ) -> tuple[int, tuple[Held, ...]]:
         """How many are in flight, and whose lease ends soon or has ended, the first of them in front."""
+        ...
+
+    async def lapsed(self, tenant: str, limit: int, skip: int = 0) -> tuple[Held, ...]:
+        """Reservations given back because nobody kept them, within the last day, the latest in front."""
         ...
 
     async def waiting(self, tenant: str, limit: int) -> tuple[Held, ...]:

@@ -88,13 +88,19 @@ def _text_tokens(text: str) -> int:
     return -(-len(text.encode(errors="surrogatepass")) // BYTES_PER_TOKEN)
 
 
-def exceeded(tenant: str, refusal: Refusal, limits: TenantLimits) -> QuotaExceededError:
+def exceeded(tenant: str, demand: Demand, refusal: Refusal, limits: TenantLimits) -> QuotaExceededError:
     """A refusal as the error that says which limit, for how long, and who can raise it."""
     limit = refusal.limit
+    fewer = ""
+    if limit is QuotaLimit.DAILY_TOKENS:
+        fewer = (
+            f" ({refusal.tokens_left_today} are left, and it may take {demand.tokens}, "
+            f"{demand.prompt_tokens} of them for its prompt): ask for fewer tokens, or"
+        )
     allowance = _ALLOWANCE[limit].format(n=getattr(limits, limit.value))
     option = limit.value.replace("_", "-")
     return QuotaExceededError(
-        f"tenant {tenant} may have {allowance}, which this job would exceed: try again in "
+        f"tenant {tenant} may have {allowance}, which this job would exceed{fewer or ':'} try again in "
         f"{refusal.retry_after_seconds:.3g} s; an operator raises the limit with "
         f"`headway tenants set {tenant} --{option} N`",
         limit=limit,

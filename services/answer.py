@@ -40,9 +40,12 @@ _LOGPROB_BYTES = 40
 
 def _bytes_of(text: str, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob]) -> int:
     """About what the server keeps of an entry: each text once, and as hex of its bytes once more."""
-    raw = [chosen.raw for chosen in logprobs] + [best.raw for chosen in logprobs for best in chosen.top]
-    shown = sum(_LOGPROB_BYTES + 3 * len(text) for text in raw)
-    return _ENTRY_BYTES + len(text.encode(errors="replace")) + _TOKEN_BYTES * len(token_ids) + shown
+    text_bytes = len(text) if text.isascii() else len(text.encode(errors="replace"))
+    size = _ENTRY_BYTES + text_bytes + _TOKEN_BYTES * len(token_ids)
+    if logprobs:  # seldom, and this is asked for every token
+        raw = [chosen.raw for chosen in logprobs] + [best.raw for chosen in logprobs for best in chosen.top]
+        size += sum([_LOGPROB_BYTES + 3 * len(text) for text in raw])
+    return size
 
 
 @dataclass(slots=True)

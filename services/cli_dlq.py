@@ -88,7 +88,7 @@ def redrive(
 ) -> None:
     """Post dead letters again, as new jobs, and take them out of the list.
 
-    Asks before it posts more than were named one by one.
+    Asks before it posts more than were named one by one. The new jobs ask nothing of their tenants' limits.
     """
     from headway.services import dead_letter_commands as commands
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Final
 
 from headway.queueing.errors import QueueingError
 from headway.queueing.redis_queue import RedisQueue
 from headway.queueing.server import Server
-from headway.services.connection import close_queue, locate
+from headway.services.connection import CLOSE_SECONDS, close_queue, locate
 from headway.services.doctor_facts import Facts, gather
 from headway.services.doctor_fleet import FLEET_CHECKS
 from headway.services.doctor_report import Check, Finding, Line, Report, examined, fail, ok
 from headway.services.doctor_server import SERVER_CHECKS
 from headway.services.settings import mask_password
+
+ANSWER_SECONDS: Final = 3.0
+"""For the first reply: a server that hangs, or a port of something else, is told apart soon."""
 
 REACH: Final = Check(
     "reach",
@@ -41,12 +45,20 @@ async def _examine(url: str) -> Report:
     except QueueingError as error:  # its TLS files
         return Report((_reached(fail(str(error))),))
     try:
-        facts = await gather(queue, server)
+        async with asyncio.timeout(ANSWER_SECONDS) as limit:
+            await server.call("PING")
+            limit.reschedule(None)
+            facts = await gather(queue, server)
+    except TimeoutError:
+        said = f"{mask_password(url)} takes connections and answers nothing within {ANSWER_SECONDS:.0f} s"
+        return Report((_reached(fail(said)),))
     except QueueingError as error:
         return Report((_reached(fail(str(error))),))
     finally:
         await close_queue(queue)
-        await server.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await server.close()
     return Report((_reached(ok(mask_password(url))), *examined(CHECKS, facts)))
 
 

@@ -19,6 +19,7 @@ SLOW_SECONDS: Final = 0.005
 """Each iteration of a worker waits for nothing, but each token comes that much later."""
 TOO_SLOW_SECONDS: Final = 0.25
 FULL: Final = 0.8
+NEARLY_FULL: Final = 0.9
 
 _UNKNOWN: Final = warn("this user may not ask: run doctor as an administrator")
 
@@ -73,9 +74,11 @@ def _memory(server: ServerFacts) -> Finding:
     total = server.number("total_system_memory")
     if not limit:
         return warn(f"not set; {_mib(used)} used")
-    share = f"{_mib(used)} of {_mib(limit)} used"
+    share = f"{used / (1 << 20):.1f} of {limit / (1 << 20):.1f} MiB used"
     if used >= limit:
         return fail(f"{share}: no new job is accepted")
+    if used > NEARLY_FULL * limit:
+        return fail(f"{share}: soon no new job is accepted")
     if total and limit > 0.75 * total:
         return warn(f"{share}, which is more than three quarters of the machine's {_mib(total)}")
     return warn(share) if used > FULL * limit else ok(share)

@@ -30,6 +30,7 @@ class WorkerMetrics:
         self._lost = self._plain_counter("claims_lost", "Claims that another worker took over")
         self._retries = self._plain_counter("publish_retries", "Writes to the queue that had to be repeated")
         self._tokens = self._counter("tokens", "Tokens by kind: prompt, completion, recomputed", "kind")
+        self._completion_tokens = self._tokens.labels(**self._labels, kind="completion")  # looked up once
         self.completion_tokens = 0
         """Tokens published since the start."""
         self._in_flight = self._gauge("jobs_in_flight", "Jobs claimed and not yet ended")
@@ -98,7 +99,7 @@ class WorkerMetrics:
     def wrote_tokens(self, tokens: int, *, ttft_seconds: float | None, gap_seconds: float | None) -> None:
         """``tokens`` of one job are in the queue; the first ones of it, or ``gap_seconds`` after the last."""
         self.completion_tokens += tokens
-        self._tokens.labels(**self._labels, kind="completion").inc(tokens)
+        self._completion_tokens.inc(tokens)
         if ttft_seconds is not None:
             self._ttft.observe(ttft_seconds)
         if gap_seconds is not None:

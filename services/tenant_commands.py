@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +11,7 @@ from typing import Any, Final
 from headway.queueing.client import Client
 from headway.queueing.errors import InvalidTenantError
 from headway.queueing.quota_values import RateStanding, TenantUsage
-from headway.queueing.tenant_book import KEY_PREFIX, ApiKey, digest_of, new_key
+from headway.queueing.tenant_book import KEY_PREFIX, ApiKey, digest_of, id_of, new_key
 from headway.queueing.tenants import TenantLimits, check_tenant, read_limits
 from headway.services.columns import Column, table, terminal_width
 from headway.services.connection import locate
@@ -34,7 +34,11 @@ def set_tenant(
     url, _ = locate(redis_url, state_dir)
 
     async def act(client: Client) -> dict[str, Any]:
-        return _shown(tenant, await client.queue.tenant_store.set(tenant, changes))
+        wrong = (await client.queue.tenant_store.book()).broken_tenants.get(tenant)
+        limits = await client.queue.tenant_store.set(tenant, changes)
+        if wrong is not None:
+            print(f"headway: replaced what could not be read of tenant {tenant} ({wrong})", file=sys.stderr)
+        return _shown(tenant, limits)
 
     return with_client(url, act)
 
@@ -48,18 +52,22 @@ def show_tenant(tenant: str, redis_url: str | None, state_dir: Path) -> dict[str
         book = await client.queue.tenant_store.book()
         limits = book.limits_of(tenant)
         usage = await client.queue.quota_store.usage(tenant, limits)
-        return _shown(tenant, limits) | {"has_own_limits": tenant in book.tenants, "usage": _usage(usage)}
+        shown = _shown(tenant, limits) | {"has_own_limits": tenant in book.tenants, "usage": _usage(usage)}
+        wrong = book.broken_tenants.get(tenant)
+        return shown if wrong is None else shown | {"unreadable": wrong}
 
     return with_client(url, act)
 
 
 def list_tenants(redis_url: str | None, state_dir: Path) -> list[dict[str, Any]]:
-    """Every tenant with limits of its own, by name. Raises ServiceError."""
+    """Every tenant with limits of its own, by name, and why one cannot be read. Raises ServiceError."""
     url, _ = locate(redis_url, state_dir)
 
     async def act(client: Client) -> list[dict[str, Any]]:
         book = await client.queue.tenant_store.book()
-        return [_shown(name, limits) for name, limits in sorted(book.tenants.items())]
+        shown = [_shown(name, limits) for name, limits in book.tenants.items()]
+        broken = [{"tenant": name, "unreadable": wrong} for name, wrong in book.broken_tenants.items()]
+        return sorted(shown + broken, key=lambda each: str(each["tenant"]))
 
     return with_client(url, act)
 
@@ -97,9 +105,19 @@ def _rate(rate: RateStanding | None) -> dict[str, Any] | None:
 
 def as_line(shown: Mapping[str, Any]) -> str:
     """A tenant's limits for people: what is set, in the words of the options."""
+    if "weight" not in shown:
+        return f"{shown['tenant']}: {_unreadable(shown)}"
     named = [name for name in TenantLimits.model_fields if name != "weight" and shown[name] is not None]
     parts = [f"weight {shown['weight']:g}", *(_words(name, shown[name]) for name in named)]
     return f"{shown['tenant']}: {', '.join(parts)}"
+
+
+def _unreadable(shown: Mapping[str, Any]) -> str:
+    name = shown["tenant"]
+    return (
+        f"unreadable, so its limits do not hold ({shown['unreadable']}); "
+        f"`headway tenants set {name} …` repairs them, `headway tenants rm {name}` removes them"
+    )
 
 
 def _words(name: str, value: int | float | list[str]) -> str:
@@ -112,6 +130,7 @@ def as_lines(shown: Mapping[str, Any]) -> list[str]:
     usage = shown["usage"]
     lines = [
         as_line(shown) + ("" if shown["has_own_limits"] else " (no limits of its own)"),
+        *([f"  its own are {_unreadable(shown)}"] if "unreadable" in shown else []),
         f"  in flight    {usage['in_flight']} jobs, {usage['waiting_jobs']} of them waiting; "
         f"{usage['held_tokens']} tokens reserved",
         f"  spent today  {usage['spent_tokens_today']} tokens (since midnight UTC)",
@@ -142,12 +161,16 @@ def create_key(tenant: str, name: str, redis_url: str | None, state_dir: Path) -
 
 
 def list_keys(redis_url: str | None, state_dir: Path) -> list[dict[str, Any]]:
-    """Every key's id, tenant, name and age, the oldest first. Raises ServiceError."""
+    """Every key's id, tenant, name and age, the oldest first, then those unreadable. Raises ServiceError."""
     url, _ = locate(redis_url, state_dir)
 
     async def act(client: Client) -> list[dict[str, Any]]:
-        keys = (await client.queue.tenant_store.book()).keys.values()
-        return [_key(key) for key in sorted(keys, key=lambda each: (each.created_ms, each.id))]
+        book = await client.queue.tenant_store.book()
+        keys = sorted(book.keys.values(), key=lambda each: (each.created_ms, each.id))
+        broken = sorted(book.broken_keys.items())
+        return [_key(key) for key in keys] + [
+            {"id": id_of(digest), "unreadable": wrong} for digest, wrong in broken
+        ]
 
     return with_client(url, act)
 
@@ -156,15 +179,16 @@ def keys_as_lines(keys: Sequence[Mapping[str, Any]]) -> list[str]:
     """The keys for people."""
     columns = (Column("ID"), Column("TENANT"), Column("MADE (UTC)"), Column("NAME"))
     rows = [
-        (
-            key["id"],
-            key["tenant"],
-            f"{datetime.fromtimestamp(key['created_ms'] / 1000, UTC):%Y-%m-%d %H:%M}",
-            key["name"],
-        )
+        (key["id"], "?", "?", f"unreadable: {key['unreadable']}")
+        if "unreadable" in key
+        else (key["id"], key["tenant"], _date(key["created_ms"]), key["name"])
         for key in keys
     ]
     return table(columns, rows, terminal_width())
+
+
+def _date(milliseconds: int) -> str:
+    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M}"
 
 
 def revoke_key(key: str, redis_url: str | None, state_dir: Path, *, may_open: bool) -> str:
@@ -175,7 +199,8 @@ def revoke_key(key: str, redis_url: str | None, state_dir: Path, *, may_open: bo
     url, _ = locate(redis_url, state_dir)
 
     async def act(client: Client) -> str:
-        keys = (await client.queue.tenant_store.book()).keys
+        book = await client.queue.tenant_store.book()
+        keys = {*book.keys, *book.broken_keys}
         digest = digest_of(key) if key.startswith(KEY_PREFIX) else _by_id(keys, key)
         if digest not in keys:
             raise ServiceError("there is no such key", hint="headway keys list")
@@ -185,13 +210,16 @@ def revoke_key(key: str, redis_url: str | None, state_dir: Path, *, may_open: bo
                 hint="headway keys create TENANT first, or add --open",
             )
         await client.queue.tenant_store.revoke_key(digest)
-        return keys[digest].id
+        return id_of(digest)
 
     return with_client(url, act)
 
 
-def _by_id(keys: Mapping[str, ApiKey], key_id: str) -> str:
-    found = [digest for digest in keys if len(key_id) >= 4 and digest.startswith(key_id)]
+def _by_id(digests: Iterable[str], key_id: str) -> str:
+    """The digest that an id stands for; what somebody wrote by hand may be shorter than any id."""
+    found = [
+        digest for digest in digests if digest == key_id or (len(key_id) >= 4 and digest.startswith(key_id))
+    ]
     return found[0] if len(found) == 1 else ""
 
 

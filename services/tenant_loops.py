@@ -59,10 +59,15 @@ async def weights_loop(
     ``own`` are this worker's, for tenants that the configuration does not name.
     """
     applied: dict[str, float] | None = None
+    told: tuple[str, ...] = ()
 
     async def act() -> None:
-        nonlocal applied
-        weights = dict(own) | (await queue.tenant_store.book()).weights
+        nonlocal applied, told
+        book = await queue.tenant_store.book()
+        for complaint in book.complaints if book.complaints != told else ():
+            _log.warning("tenants_unreadable", error=complaint)
+        told = book.complaints
+        weights = dict(own) | book.weights
         if weights == applied:
             return
         await queue.set_weights(model, weights)

@@ -23,6 +23,8 @@ local function recount(books, band)
   for _, what in ipairs({'jobs:', 'tokens:', 'returned:'}) do books.changed[what .. band] = true end
 end
 
+local rebuild
+
 local function read_books(books)
   local flat, fields = shared(books.tag, 'HGETALL', name(books.tag, 'lane')), {}
   for at = 1, #flat, 2 do
@@ -32,7 +34,9 @@ local function read_books(books)
   books.fields = fields
   if not fields.since_aged then -- a new lane, or one whose books somebody deleted
     fields.since_aged, books.changed.since_aged = AGED_EVERY, true
-    for _, band in ipairs(BANDS) do recount(books, band) end
+    fields.lost, books.changed.lost = 1, true
+    fields.running, books.changed.running = shared(books.tag, 'ZCARD', name(books.tag, 'lease')), true
+    for _, band in ipairs(BANDS) do rebuild(books, band, now_ms()) end
   end
 end
 
@@ -47,6 +51,9 @@ local function put(books, field, value)
 end
 
 local function add(books, field, by) put(books, field, math.max(0, get(books, field) + by)) end
+
+-- Notes that an index of the lane lost jobs: whoever reaps next looks for them (restore.lua).
+local function note_loss(books) put(books, 'lost', 1) end
 
 local function save(books)
   local flat = {}
@@ -174,10 +181,11 @@ local function charge(books, band, tenant, tokens)
 end
 
 -- The index of turns from what is left: somebody deleted it.
-local function rebuild(books, band, now)
+function rebuild(books, band, now)
   local tag = books.tag
   for _, tenant in ipairs(shared(tag, 'ZRANGE', name(tag, 'seen'), 0, -1)) do
-    if shared(tag, 'ZCARD', name(tag, 'q', band .. ':' .. tenant)) > 0 then
+    if shared(tag, 'ZCARD', name(tag, 'q', band .. ':' .. tenant)) > 0
+      and not shared(tag, 'ZSCORE', name(tag, 'turn', band), tenant) then
       start_waiting(books, band, tenant, now)
     end
   end
@@ -190,6 +198,7 @@ local function next_tenants(books, band, count, now)
   local tag, turn, found = books.tag, name(books.tag, 'turn', band), {}
   local flat = shared(tag, 'ZRANGE', turn, 0, count - 1, 'WITHSCORES')
   if #flat == 0 then
+    note_loss(books)
     rebuild(books, band, now)
     flat = shared(tag, 'ZRANGE', turn, 0, count - 1, 'WITHSCORES')
   end

@@ -117,6 +117,7 @@ local function open(books, key, record, body, charged, claim)
       'claimed', now, 'charged', charged, 'started', now)
   end
   shared(tag, 'ZADD', name(tag, 'lease'), claim.now + claim.lease_ms, key)
+  add(books, 'running', 1)
   if deadline > 0 then
     shared(tag, 'ZREM', name(tag, 'due'), key)
     if record.epoch == '1' then open_stream(name(tag, 'o', key), deadline + claim.keeps[2]) end
@@ -167,11 +168,13 @@ local function take(books, head, claim)
   if head.returned then
     key = shared(tag, 'LPOP', name(tag, 'back', band))
     put(books, 'returned:' .. band, key and get(books, 'returned:' .. band) - 1 or 0)
+    if not key then note_loss(books) end
   else
     key = shared(tag, 'ZPOPMIN', name(tag, 'q', band .. ':' .. head.tenant))[1]
   end
   if not key then -- somebody emptied the queue
     if head.tenant then
+      note_loss(books)
       stop_waiting(books, band, head.tenant, head.at, claim.now)
       recount(books, band)
     end
@@ -188,17 +191,27 @@ local function take(books, head, claim)
   return found
 end
 
+local CLAIM_TIMES = {
+  LEASE, {'standard_age_ms', 0, MAX_MS}, {'batch_age_ms', 0, MAX_MS}, STREAM_KEPT, RECORD_KEPT,
+}
+
 -- FCALL headway_claim 1 {lane} <worker> <room> <token> <lease ms> <standard age ms> <batch age ms>
 --       <stream retention ms> <record retention ms>
 -- -> now, then for each job: key, token, epoch, attempts, body, entries, seed, created, deadline, cancel
 register('headway_claim', function(keys, args)
-  local tag, room, ages = keys[1], tonumber(args[2]), {standard = tonumber(args[5]), batch = tonumber(args[6])}
-  local claim = {worker = args[1], token = args[3], lease_ms = tonumber(args[4]), now = now_ms(),
-    keeps = {tonumber(args[7]), tonumber(args[8])}}
+  local tag, room, problem = keys[1], figures(args, 2, {{'room', 0, 1e6}})
+  if problem then return problem end
+  if args[1] == '' then return invalid('worker', 'must not be empty') end
+  if not args[3] or not args[3]:match('^%S+$') then return invalid('token', 'must be a text without spaces') end
+  local times
+  times, problem = figures(args, 4, CLAIM_TIMES)
+  if problem then return problem end
+  local ages = {standard = times[2], batch = times[3]}
+  local claim = {worker = args[1], token = args[3], lease_ms = times[1], now = now_ms(), keeps = {times[4], times[5]}}
   local items, taken, bytes = repeated(tag, claim.worker, claim.token), {}, 0
   for at, known in ipairs(items) do taken[at] = known[1] end
   local books, discards = open_books(tag), 0
-  while #items < room and discards < MAX_DISCARDS and bytes < MAX_REPLY_BYTES do
+  while #items < room[1] and discards < MAX_DISCARDS and bytes < MAX_REPLY_BYTES do
     local head, went_ahead = choose(books, ages, claim.now)
     if not head then break end
     put(books, 'since_aged', went_ahead and 0 or math.min(get(books, 'since_aged') + 1, AGED_EVERY))

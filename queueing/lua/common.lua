@@ -36,12 +36,42 @@ local function number(text)
   return is_sane(value) and value or 0
 end
 
+local MAX_MS = 1e12 -- some thirty years: more is a mistake, and the server's own arithmetic would refuse it
+
+local function invalid(param, message)
+  return redis.error_reply('HEADWAYINVALID ' .. param .. ': ' .. message)
+end
+
+-- The whole numbers at args[at] and after it, asked for before the first write: an argument that fails halfway leaves
+-- half of what it was to write. `wanted`: a list of {name, least, most, default}; without a default it must be there.
+-- nil and an error reply if one is not a number within its bounds.
+local function figures(args, at, wanted)
+  local found = {}
+  for place, each in ipairs(wanted) do
+    local text = args[at + place - 1]
+    local value = tonumber(text)
+    if text == nil or text == '' then value = each[4] end
+    if not (value and value >= each[2] and value <= each[3]) then -- not a number, or NaN, is neither
+      return nil, invalid(each[1], 'must be a number from ' .. each[2] .. ' to ' .. each[3])
+    end
+    found[place] = math.floor(value)
+  end
+  return found
+end
+
+local LEASE = {'lease_ms', 1, MAX_MS}
+local STREAM_KEPT, RECORD_KEPT = {'stream_retention_ms', 1, MAX_MS}, {'record_retention_ms', 1, MAX_MS}
+
 local function whole(value) return string.format('%.0f', value) end
 
 -- Deletes a key of a type that is not ours, with a note among the dead letters.
 local function replace(tag, key)
   local found = redis.call('TYPE', key).ok
   redis.call('DEL', key)
+  local kind = key:match('^(%a+):')
+  if kind == 'q' or kind == 'back' or kind == 'lease' or kind == 'turn' then -- jobs were in it: see restore.lua
+    redis.pcall('HSET', name(tag, 'lane'), 'lost', 1)
+  end
   redis.pcall('XADD', name(tag, 'dlq'), 'MAXLEN', DEAD_LETTERS_KEPT, '*', 'job', '', 'tenant', '',
     'reason', 'wrong_type: ' .. found .. ' deleted: ' .. key, 'attempts', '0', 'tokens', '0')
 end

@@ -140,6 +140,7 @@ local function close(books, key, record, e, now, keeps)
   redis.call('PEXPIRE', o, stream_keep_ms)
   if is_running(record) then
     shared(tag, 'ZREM', name(tag, 'lease'), key)
+    add(books, 'running', -1)
     settle(books, record, e.served or service_so_far(tag, key, record, tokens))
     learn(tag, record, tokens)
   end
@@ -198,6 +199,7 @@ local function unclaim(books, key, record, what, now)
   record.state, record.token, record.worker = 'queued', '', ''
   redis.call('HSET', name(tag, 'j', key), 'state', 'queued', 'token', '', 'worker', '', 'paid', record.paid,
     'charged', '0', 'log', record.log, 'attempts', record.attempts or '0')
+  add(books, 'running', -1)
   shared(tag, 'ZREM', name(tag, 'lease'), key)
 end
 

@@ -10,8 +10,10 @@ local function post_again(tag, old_key, new_key, args)
   if type(body) ~= 'string' then return {'unknown', old_key} end
   local job, problem = parse(tag, body)
   problem = problem or wrong_field(job)
+  local limits
+  if not problem then limits, problem = limits_of(args, 3) end
   if problem then return problem end
-  local books, limits, exact, cost = open_books(tag), limits_of(args, 3), exact_ms(), cost_of(job, body)
+  local books, exact, cost = open_books(tag), exact_ms(), cost_of(job, body)
   return refusal(books, job, cost, limits) or accept(books, new_key, body, job, cost, limits, exact, old_key)
 end
 

@@ -76,18 +76,28 @@ register('headway_emit', function(keys, args)
   return lost
 end, {'allow-oom'})
 
+local FINISH_COUNTS = {
+  {'tokens', 0, 1e15}, {'part', 0, 1e15}, {'prompt_tokens', 0, 1e15, 0}, {'served_tokens', -1e15, 1e15, 0},
+  {'entries_before', 0, 1e15},
+}
+
 -- FCALL headway_finish 1 {lane} <key> <token> <stream retention ms> <record retention ms> <reason> <terminal JSON>
 --       <result JSON> <error JSON or ''> <dead letter or ''> <tokens> <part> <prompt tokens> <served tokens>
 --       <entries before>, then for each last entry: <tokens>-<part> <i> <t> <k> <e> <l>
 -- -> ok | lost
 register('headway_finish', function(keys, args)
   local tag, key, token = keys[1], args[1], args[2]
+  local keeps, problem = figures(args, 3, {STREAM_KEPT, RECORD_KEPT})
+  if problem then return problem end
+  local counts
+  counts, problem = figures(args, 10, FINISH_COUNTS)
+  if problem then return problem end
   local record = load_record(tag, key)
   if not record then return 'lost' end
   if record.state == 'finished' and token ~= '' and record.done == token then return 'ok' end -- a repeat
   local o = name(tag, 'o', key)
   if not owns(record, token) then return 'lost' end
-  if is_behind(o, args[14]) then
+  if is_behind(o, counts[5]) then
     disown(tag, key)
     return 'lost'
   end
@@ -96,8 +106,8 @@ register('headway_finish', function(keys, args)
   if args[14] == '0' and #args > 14 then note_first(name(tag, 'j', key)) end
   close(books, key, record, {
     reason = args[5], terminal = args[6], result = args[7], error = args[8], dead = args[9],
-    tokens = tonumber(args[10]), part = tonumber(args[11]), prompt = args[12], served = tonumber(args[13]),
-  }, now_ms(), {tonumber(args[3]), tonumber(args[4])})
+    tokens = counts[1], part = counts[2], prompt = whole(counts[3]), served = tonumber(args[13]),
+  }, now_ms(), keeps)
   save(books)
   hint(tag, {key})
   return 'ok'
@@ -105,7 +115,9 @@ end, {'allow-oom'})
 
 -- FCALL headway_renew 1 {lane} <lease ms>, then <key> <token> for each job -> ok | cancelled | lost for each
 register('headway_renew', function(keys, args)
-  local tag, until_ms = keys[1], now_ms() + tonumber(args[1])
+  local lease, problem = figures(args, 1, {LEASE})
+  if problem then return problem end
+  local tag, until_ms = keys[1], now_ms() + lease[1]
   local outcomes = {}
   for at = 2, #args, 2 do
     local result = 'lost'
@@ -122,7 +134,9 @@ end, {'allow-oom'})
 -- FCALL headway_release 1 {lane} <stream retention ms> <record retention ms>, then <key> <token> for each job
 -- -> ok | lost for each
 register('headway_release', function(keys, args)
-  local tag, now, keeps = keys[1], now_ms(), {tonumber(args[1]), tonumber(args[2])}
+  local keeps, problem = figures(args, 1, {STREAM_KEPT, RECORD_KEPT})
+  if problem then return problem end
+  local tag, now = keys[1], now_ms()
   local outcomes, books = {}, open_books(tag)
   for at = 3, #args, 2 do
     local key, result = args[at], 'lost'

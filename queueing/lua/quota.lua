@@ -111,18 +111,20 @@ end
 
 -- -- reservations ------------------------------------------------------------------------------------
 
--- A reservation: tokens, those of them for the prompt, state ('q' waits, 'r' runs, 'g' gone), since (ms), nonce.
+-- A reservation: tokens, those of them for the prompt, state ('q' waits, 'r' runs, 'g' gone), since (ms), nonce, and
+-- the tokens that fill the bucket, which takes no more than it holds: the rest of a larger job is settled at its end.
 local function reservation(tag, job)
   local text = on(tag, 'HGET', 'res', job)
   if not text then return nil end
-  local tokens, prompt, state, since, nonce = text:match('^(%d+) (%d+) ([qrg]) (%d+) (%S+)$')
+  local tokens, prompt, state, since, nonce, filled = text:match('^(%d+) (%d+) ([qrg]) (%d+) (%S+) ?(%d*)$')
   if not tokens then return nil end
-  return {tokens = tonumber(tokens), prompt = tonumber(prompt), state = state, since = tonumber(since), nonce = nonce}
+  return {tokens = tonumber(tokens), prompt = tonumber(prompt), state = state, since = tonumber(since), nonce = nonce,
+    filled = tonumber(filled) or tonumber(tokens)}
 end
 
 local function write_reservation(tag, job, r)
   on(tag, 'HSET', 'res', job,
-    string.format('%d %d %s %d %s', r.tokens, r.prompt, r.state, r.since, r.nonce))
+    string.format('%d %d %s %d %s %d', r.tokens, r.prompt, r.state, r.since, r.nonce, r.filled))
 end
 
 -- Counts a reservation as in flight. The longer it has been, the longer it need not be looked at again.
@@ -157,7 +159,7 @@ end
 
 local function give_back(account, r, now)
   fill(account.requests, -1, now)
-  fill(account.tokens, -r.tokens, now)
+  fill(account.tokens, -r.filled, now)
 end
 
 -- Ends the reservations whose lease has: what they held is given back.
@@ -191,14 +193,15 @@ end
 local function revive(tag, account, job, r, state, lease_ms, now)
   on(tag, 'ZREM', 'gone', job)
   fill(account.requests, 1, now)
-  fill(account.tokens, r.tokens, now)
+  fill(account.tokens, r.filled, now)
   hold(tag, account, job, r, state, lease_ms, now)
 end
 
 -- -- admission ---------------------------------------------------------------------------------------
 
 -- The limit that refuses, and the microseconds until it may not, the longest wait if several do; nil: none does.
--- What is larger than a limit passes when nothing else counts against it: it could never pass otherwise.
+-- What is larger than a limit of tokens in the queue or per minute passes when nothing else counts against it: it could
+-- never pass otherwise. A day's budget is never overdrawn by what a job said it may take.
 local function refusal(tag, account, tokens, limits, now)
   local by, longest = nil, 0
   local function refuse(limit, wait)
@@ -214,10 +217,9 @@ local function refusal(tag, account, tokens, limits, now)
     refuse('queued_tokens', SOON_US)
   end
   if limits.daily_tokens then
-    local wanted = math.min(tokens, limits.daily_tokens)
-    if account.spent + wanted > limits.daily_tokens then
+    if account.spent + tokens > limits.daily_tokens then
       refuse('daily_tokens', (account.day + 1) * DAY_US - now)
-    elseif account.spent + account.held + wanted > limits.daily_tokens then
+    elseif account.spent + account.held + tokens > limits.daily_tokens then
       refuse('daily_tokens', SOON_US)
     end
   end
@@ -231,7 +233,7 @@ end
 -- FCALL headway_reserve 1 {t:tenant} <job id> <nonce> <lease ms> <tokens> <prompt tokens>, then the limits or '':
 --       <rpm> <tpm> <concurrency> <queued jobs> <queued tokens> <daily tokens>
 -- -> ok | again (this job has one) | the limit that refuses; the reservation's nonce; ms to wait;
---    requests left, ms until all are; tokens left, ms until all are
+--    requests left, ms until all are; tokens left, ms until all are; tokens of the day that nothing has or holds
 register('headway_reserve', function(keys, args)
   local tag, job, nonce, lease_ms, tokens = keys[1], args[1], args[2], tonumber(args[3]), tonumber(args[4])
   local limits = {rpm = tonumber(args[6]), tpm = tonumber(args[7]), concurrency = tonumber(args[8]),
@@ -255,18 +257,18 @@ register('headway_reserve', function(keys, args)
     if by then
       outcome, wait = by, math.ceil(longest / 1000)
     else
-      -- The bucket takes no more than it holds: the rest of a larger job is settled at its end.
-      r = {tokens = limits.tpm and math.min(tokens, limits.tpm) or tokens, prompt = tonumber(args[5]),
-        since = in_ms(now), nonce = nonce}
+      r = {tokens = tokens, prompt = tonumber(args[5]), since = in_ms(now), nonce = nonce,
+        filled = limits.tpm and math.min(tokens, limits.tpm) or tokens}
       fill(account.requests, 1, now)
-      fill(account.tokens, r.tokens, now)
+      fill(account.tokens, r.filled, now)
       hold(tag, account, job, r, 'q', lease_ms, now)
     end
   end
   close_account(tag, account)
   local requests, requests_ms = left(account.requests, limits.rpm, now)
   local tokens_left, tokens_ms = left(account.tokens, limits.tpm, now)
-  return {outcome, nonce, digits(wait), requests, requests_ms, tokens_left, tokens_ms}
+  local today = limits.daily_tokens and digits(math.max(0, limits.daily_tokens - account.spent - account.held)) or ''
+  return {outcome, nonce, digits(wait), requests, requests_ms, tokens_left, tokens_ms, today}
 end)
 
 -- Calls act(account, now, job, reservation, …) for each group of `size` arguments, `job` and `nonce` in front, that
@@ -310,7 +312,7 @@ register('headway_settle', function(keys, args)
       fill(account.tokens, used, now)
     else
       let_go(tag, account, job, r)
-      fill(account.tokens, used - r.tokens, now)
+      fill(account.tokens, used - r.filled, now)
     end
     account.spent = account.spent + used
     forget(tag, job, r.state)
@@ -331,15 +333,18 @@ register('headway_keep', function(keys, args)
   end)
 end, {'allow-oom'})
 
--- FCALL headway_reservations 1 {t:tenant} <ms> <limit>: those whose lease ends within so many ms, the next first;
--- '' instead: those that wait, the oldest first -> how many are in flight, then <job id> <nonce> for each
+-- FCALL headway_reservations 1 {t:tenant} <ms> <limit> [<skip>]: those whose lease ends within so many ms, the next
+-- first; '' instead: those that wait, the oldest first; 'gone': those that lapsed, the latest first; without the first
+-- <skip> of them -> how many are in flight, then <job id> <nonce> for each
 register('headway_reservations', function(keys, args)
-  local tag, jobs = keys[1], nil
+  local tag, limit, skip, jobs = keys[1], tonumber(args[2]), tonumber(args[3] or '0'), nil
   if args[1] == '' then
-    jobs = on(tag, 'ZRANGE', 'wait', 0, tonumber(args[2]) - 1)
+    jobs = on(tag, 'ZRANGE', 'wait', skip, skip + limit - 1)
+  elseif args[1] == 'gone' then
+    jobs = on(tag, 'ZRANGE', 'gone', skip, skip + limit - 1, 'REV')
   else
     local until_ms = digits(in_ms(now_us()) + tonumber(args[1]))
-    jobs = on(tag, 'ZRANGEBYSCORE', 'inf', '-inf', until_ms, 'LIMIT', 0, args[2])
+    jobs = on(tag, 'ZRANGEBYSCORE', 'inf', '-inf', until_ms, 'LIMIT', skip, limit)
   end
   local found = {digits(on(tag, 'ZCARD', 'inf'))}
   for _, job in ipairs(jobs) do

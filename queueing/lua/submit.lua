@@ -1,9 +1,5 @@
 -- Part 3: accept a job. Only cheap checks here; workers dead-letter what they cannot run.
 
-local function invalid(param, message)
-  return redis.error_reply('HEADWAYINVALID ' .. param .. ': ' .. message)
-end
-
 local MAX_COMPARED_PARTS = 50000 -- a valid job has at most some 15,000; the walk must not hold up the server
 
 -- A digest of an array of numbers, or nil for any other table. Token ids come 170,000 at a time: as text they
@@ -39,12 +35,12 @@ local function canonical(value, budget)
   return '{' .. table.concat(parts, ',') .. '}'
 end
 
--- The fingerprint of a body, or nil when it has too many parts to be compared. `asked`: JSON of the fields that its
+-- The fingerprint of a body, or nil when it has too many parts to be compared. `asked`: the fields that its
 -- producer had posted otherwise, before its tenant's defaults were filled in: those may change until a repeat.
 local function fingerprint(job, asked)
   local compared = {}
   for field, value in pairs(job) do compared[field] = value end
-  for field, value in pairs(asked and asked ~= '' and cjson.decode(asked) or {}) do
+  for field, value in pairs(asked) do
     compared[field] = value ~= cjson.null and value or nil
   end
   compared.traceparent = nil -- a retry of the same request belongs to a new trace
@@ -112,18 +108,29 @@ end
 
 local function metadata_of(job)
   if type(job.metadata) ~= 'table' or next(job.metadata) == nil then return nil end
-  local text = cjson.encode(job.metadata)
-  return #text <= 65536 and text or nil
+  local ok, text = pcall(cjson.encode, job.metadata) -- not NaN, which the parser lets pass
+  return ok and #text <= 65536 and text or nil
 end
 
--- What a submit may be told beside key and body, from args[at] on.
+-- What a submit may be told beside key and body, from args[at] on; or nil and an error reply.
 local function limits_of(args, at)
+  local found, problem = figures(args, at, {
+    {'max_jobs', 0, 1e15, 100000}, {'idempotency_ms', 1, MAX_MS, 86400000}, {'record_retention_ms', 1, MAX_MS, 3600000},
+    {'max_tokens_waiting', 0, 1e15, 100000000}, {'max_wait_ms', 0, 1e15, 3600000}, {'patience_ms', 0, MAX_MS, 600000},
+  })
+  if not found then return nil, problem end
   return {
-    jobs = tonumber(args[at]) or 100000, idempotency_ms = tonumber(args[at + 1]) or 86400000,
-    record_ms = tonumber(args[at + 2]) or 3600000, tokens = tonumber(args[at + 3]) or 100000000,
-    wait_ms = tonumber(args[at + 4]) or 3600000, patience_ms = tonumber(args[at + 5]) or 600000,
-    reserved = args[at + 6] or '',
+    jobs = found[1], idempotency_ms = found[2], record_ms = found[3], tokens = found[4], wait_ms = found[5],
+    patience_ms = found[6], reserved = args[at + 6] or '',
   }
+end
+
+-- The fields of a body as they were asked for, from their JSON; or nil and an error reply.
+local function asked_of(text)
+  if text == nil or text == '' then return {} end
+  local ok, asked = pcall(cjson.decode, text)
+  if ok and type(asked) == 'table' and text:match('^%s*{') then return asked end
+  return nil, invalid('asked', 'must be a JSON object of fields')
 end
 
 -- The part of a bound that one tenant alone may fill, as a multiple of what is free: the last tenth is kept for
@@ -230,11 +237,14 @@ register('headway_submit', function(keys, args)
   if not body then return invalid('body', 'missing') end
   local job, problem = parse(tag, body)
   problem = problem or wrong_field(job)
+  local limits, asked
+  if not problem then limits, problem = limits_of(args, 3) end
+  if not problem then asked, problem = asked_of(args[10]) end
   if problem then return problem end
   if redis.call('EXISTS', name(tag, 'j', key)) == 1 then return {'exists', key} end
   local same, print
   if job.idempotency_key then
-    print = fingerprint(job, args[10])
+    print = fingerprint(job, asked)
     if not print then return invalid('idempotency_key', 'the body has too many parts to be compared') end
     same = name(tag, 'idem', (job.tenant or 'default') .. ':' .. job.idempotency_key)
     local earlier = shared(tag, 'GET', same)
@@ -243,7 +253,7 @@ register('headway_submit', function(keys, args)
       return {print == earlier_print and 'exists' or 'conflict', earlier_key}
     end
   end
-  local books, limits, exact, cost = open_books(tag), limits_of(args, 3), exact_ms(), cost_of(job, body)
+  local books, exact, cost = open_books(tag), exact_ms(), cost_of(job, body)
   local full = refusal(books, job, cost, limits)
   if full then return full end
   if same then

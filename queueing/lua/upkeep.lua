@@ -7,7 +7,10 @@ local RATE_DECAY = 0.99 -- by report: a worker's best rate is halved after some 
 -- -> queued (ended at once) | running (its worker was told) | finished | unknown
 register('headway_cancel', function(keys, args)
   local tag, key = keys[1], args[1]
-  local keeps = {tonumber(args[3]) or 300000, tonumber(args[4]) or 3600000}
+  local keeps, problem = figures(args, 3, {
+    {'stream_retention_ms', 1, MAX_MS, 300000}, {'record_retention_ms', 1, MAX_MS, 3600000},
+  })
+  if problem then return problem end
   local record = load_record(tag, key)
   if not record then return 'unknown' end
   if not is_queued(record) and not is_running(record) then return 'finished' end
@@ -43,12 +46,22 @@ local function take_back(books, key, record, now, max_attempts, keeps, requeued,
   dead[#dead + 1] = key
 end
 
--- Whether the books say that something waits, and the turns say otherwise, or the other way round.
-local function check_books(books)
+-- Whether the books say that more waits or runs than the indexes do, or the other way round.
+local function check_books(books, now)
+  local tag = books.tag
   for _, band in ipairs(BANDS) do
-    local waits = shared(books.tag, 'ZCARD', name(books.tag, 'turn', band)) > 0
-    if waits ~= (get(books, 'jobs:' .. band) > 0) then recount(books, band) end
+    local waits = shared(tag, 'ZCARD', name(tag, 'turn', band)) > 0
+    local returned = shared(tag, 'LLEN', name(tag, 'back', band))
+    if returned < get(books, 'returned:' .. band) or not waits and get(books, 'jobs:' .. band) > 0 then
+      note_loss(books)
+      rebuild(books, band, now)
+    elseif waits and get(books, 'jobs:' .. band) == 0 then
+      recount(books, band)
+    end
   end
+  local running = shared(tag, 'ZCARD', name(tag, 'lease'))
+  if running < get(books, 'running') then note_loss(books) end
+  if running ~= get(books, 'running') then put(books, 'running', running) end
 end
 
 -- What others read without our functions must be readable: their reads would fail for ever.
@@ -65,6 +78,7 @@ local function reap(tag, max_attempts, keeps, limit)
       take_back(books, key, record, now, max_attempts, keeps, requeued, dead)
     else
       shared(tag, 'ZREM', name(tag, 'lease'), key)
+      add(books, 'running', -1)
     end
   end
   for _, key in ipairs(shared(tag, 'ZRANGEBYSCORE', name(tag, 'due'), '-inf', now, 'LIMIT', 0, limit)) do
@@ -78,20 +92,41 @@ local function reap(tag, max_attempts, keeps, limit)
   end
   forget_tenants(tag, now, limit)
   mend(tag)
-  check_books(books)
+  check_books(books, now)
   save(books)
   return {requeued, dead}
 end
 
+local SEARCH_MS = 60000 -- after which somebody else searches: whoever did died over it, or may not
+
+-- Who gets a ticket searches for lost jobs, alone.
+local function search_ticket(tag)
+  local lane, now = name(tag, 'lane'), now_ms()
+  local lost = number(shared(tag, 'HGET', lane, 'lost'))
+  if lost <= 0 or lost > now and lost <= now + SEARCH_MS then return 0 end
+  shared(tag, 'HSET', lane, 'lost', whole(now + SEARCH_MS))
+  return now + SEARCH_MS
+end
+
+local REAP_FIGURES = {{'max_attempts', 1, 1e6}, STREAM_KEPT, RECORD_KEPT}
+
 -- FCALL headway_reap 1 {lane} <max attempts> <stream retention ms> <record retention ms>
--- -> keys put back, keys given up. At most 100 of each kind per call, so that nobody waits long for the server.
+--       ['search': the caller looks for jobs that are in no index, if there may be any]
+-- -> keys put back, keys given up[, a ticket for headway_restore, or 0: none is lost].
+-- At most 100 of each kind per call, so that nobody waits long for the server.
 register('headway_reap', function(keys, args)
-  return reap(keys[1], tonumber(args[1]), {tonumber(args[2]), tonumber(args[3])}, 100)
+  local found, problem = figures(args, 1, REAP_FIGURES)
+  if problem then return problem end
+  local reply = reap(keys[1], found[1], {found[2], found[3]}, 100)
+  if args[4] == 'search' then reply[3] = search_ticket(keys[1]) end
+  return reply
 end, {'allow-oom'})
 
 -- FCALL headway_expire_worker 1 {lane} <worker> <max attempts> <stream retention ms> <record retention ms>
 -- -> how many jobs were taken from it
 register('headway_expire_worker', function(keys, args)
+  local found, problem = figures(args, 2, REAP_FIGURES)
+  if problem then return problem end
   local tag, held, lease = keys[1], 0, name(keys[1], 'lease')
   for _, key in ipairs(shared(tag, 'ZRANGE', lease, 0, -1)) do
     if redis.pcall('HGET', name(tag, 'j', key), 'worker') == args[1] then
@@ -99,7 +134,7 @@ register('headway_expire_worker', function(keys, args)
       held = held + 1
     end
   end
-  reap(tag, tonumber(args[2]), {tonumber(args[3]), tonumber(args[4])}, held + 100)
+  reap(tag, found[1], {found[2], found[3]}, held + 100)
   return held
 end, {'allow-oom'})
 
@@ -121,8 +156,10 @@ end, {'allow-oom'})
 
 -- FCALL headway_report 1 {lane} <worker> <tokens per second> <ttl ms>: what the lane's workers can do, for predictions.
 register('headway_report', function(keys, args)
-  local tag, now, rate = keys[1], now_ms(), tonumber(args[2]) or 0
-  local rates, until_ms, total = name(tag, 'rates'), now + tonumber(args[3]), 0
+  local ttl, problem = figures(args, 3, {{'ttl_ms', 1, MAX_MS}})
+  if problem then return problem end
+  local tag, now, rate = keys[1], now_ms(), number(args[2])
+  local rates, until_ms, total = name(tag, 'rates'), now + ttl[1], 0
   local known = table_of(shared(tag, 'HGETALL', rates))
   local best = tonumber((known[args[1]] or ''):match('^(%S+) ')) or 0
   rate = math.max(rate, best * RATE_DECAY)
@@ -136,18 +173,20 @@ register('headway_report', function(keys, args)
       shared(tag, 'HDEL', rates, worker)
     end
   end
-  redis.call('SET', name(tag, 'rate'), total, 'PX', args[3])
+  redis.call('SET', name(tag, 'rate'), total, 'PX', ttl[1])
   return 'ok'
 end, {'allow-oom'})
 
 -- FCALL headway_heartbeat 1 {fleet} <worker> <card JSON> <ttl ms> <model>
 register('headway_heartbeat', function(keys, args)
+  local ttl, problem = figures(args, 3, {{'ttl_ms', 1, MAX_MS}})
+  if problem then return problem end
   local tag, now = keys[1], now_ms()
   for kind, of in pairs({workers = 'zset', models = 'set'}) do
     if redis.call('TYPE', name(tag, kind)).ok ~= of then redis.call('DEL', name(tag, kind)) end
   end
-  redis.call('SET', name(tag, 'w', args[1]), args[2], 'PX', args[3])
-  redis.call('ZADD', name(tag, 'workers'), now + args[3], args[1])
+  redis.call('SET', name(tag, 'w', args[1]), args[2], 'PX', ttl[1])
+  redis.call('ZADD', name(tag, 'workers'), now + ttl[1], args[1])
   redis.call('ZREMRANGEBYSCORE', name(tag, 'workers'), '-inf', now)
   redis.call('SADD', name(tag, 'models'), args[4])
   return 'ok'

@@ -61,4 +61,5 @@ def test_the_verdict_notices() -> None:
     assert seen(order, after_end=1), "something after the end"
     assert seen(order, ends=[("error", "internal_error")]), "a failure"
     assert seen(order, ends=[("cancelled", "")]), "cancelled by nobody"
+    assert not seen(replace(order, cancel_after_seconds=0.0), ends=[("cancelled", "")])
     assert of_outcome(Outcome(order)), "never accepted"

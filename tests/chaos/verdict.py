@@ -60,7 +60,7 @@ def of_outcome(outcome: Outcome) -> list[str]:
     if len({(tuple(reading.ends), reading.text) for reading in outcome.readings}) > 1:
         wrong.append(f"{name}: its readers saw different streams")
     reason = outcome.readings[0].ends[0][0] if outcome.readings[0].ends else ""
-    if reason == "cancelled" and not outcome.order.cancel_after_seconds:
+    if reason == "cancelled" and outcome.order.cancel_after_seconds is None:
         wrong.append(f"{name} was cancelled by nobody")
     if reason == "deadline" and outcome.order.job.deadline_seconds is None:
         wrong.append(f"{name} had no deadline")

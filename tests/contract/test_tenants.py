@@ -199,6 +199,33 @@ async def test_the_daily_budget_is_held_by_what_runs_and_spent_by_what_was_used(
     assert (await desk.usage()).spent_tokens == 290
 
 
+async def test_one_large_job_overdraws_no_day_whatever_the_rate_lets_through(
+    desk: Desk, bench: Bench
+) -> None:
+    await desk.limit(tpm=100, daily_tokens=1000)
+    refused = await desk.refused(sampling={"max_tokens": 500, "n": 2})
+    assert refused.limit is QuotaLimit.DAILY_TOKENS
+    assert "1000 are left, and it may take 1010, 10 of them for its prompt): ask for fewer" in str(refused)
+    await desk.post(sampling={"max_tokens": 495, "n": 2})  # all of the day, ten times the bucket
+    usage = await desk.usage()
+    assert (usage.held_tokens, usage.waiting_tokens, await desk.remaining_tokens()) == (1000, 1000, 0)
+    assert (await desk.refused(sampling={"max_tokens": 1})).limit is QuotaLimit.TPM
+    await desk.limit(tpm=None)
+    refused = await desk.refused(sampling={"max_tokens": 1})
+    assert (refused.limit, "(0 are left" in str(refused)) == (QuotaLimit.DAILY_TOKENS, True)
+
+
+async def test_a_job_larger_than_the_bucket_gives_back_just_what_it_filled(desk: Desk, bench: Bench) -> None:
+    await desk.limit(tpm=100)
+    job = await desk.post(sampling={"max_tokens": 490})
+    await desk.limit(tpm=1000)
+    assert await desk.remaining_tokens() in range(900, 903)
+    await bench.queue.cancel(job.job_id, "too long")
+    await settle(bench.queue, MODEL)
+    await desk.post(sampling={"max_tokens": 990})
+    assert await desk.remaining_tokens() in range(3)
+
+
 async def test_a_job_that_ends_without_a_worker_costs_no_tokens_but_was_a_request(
     desk: Desk, bench: Bench
 ) -> None:
@@ -423,6 +450,40 @@ async def test_reservations_of_living_jobs_are_kept_waiting_or_running(desk: Des
         await keep_reservations(bench.queue, 0.3)
     usage = await desk.usage()
     assert (usage.in_flight, usage.waiting_jobs) == (2, 1)
+
+
+async def orphan(desk: Desk, bench: Bench, count: int) -> None:
+    """So many reservations of posters that died, and one whose job was posted under another."""
+    for at in range(count):
+        assert isinstance(await reserve(bench, f"org--tiny:0:orphan{at}"), Reservation)
+    assert isinstance(await reserve(bench, "org--tiny:0:other"), Reservation)
+    await bench.queue.submit(desk.job(), key="other", reserved="n2")
+
+
+async def test_orphaned_reservations_keep_no_living_job_from_being_kept(desk: Desk, bench: Bench) -> None:
+    bench.make(reservation_seconds=1.5)
+    await desk.limit(concurrency=500)
+    await orphan(desk, bench, 3)
+    await asyncio.gather(*(desk.post() for _ in range(220)))
+    await bench.elapse(0.6)
+    assert await keep_reservations(bench.queue, 1.5) == 220
+    await bench.elapse(1.0)
+    assert (await desk.usage()).in_flight == 220
+
+
+async def test_jobs_whose_reservations_lapsed_are_counted_again(desk: Desk, bench: Bench) -> None:
+    bench.make(reservation_seconds=1.5)
+    await desk.limit(concurrency=500, tpm=100_000)
+    await asyncio.gather(*(desk.post(sampling={"max_tokens": 10}) for _ in range(130)))
+    await orphan(desk, bench, 101)
+    await bench.elapse(1.6)
+    for _ in range(3):
+        await desk.usage()  # each gives some back
+    assert ((await desk.usage()).in_flight, await desk.remaining_tokens()) == (0, 100_000)
+    assert await keep_reservations(bench.queue, 1.5) == 130
+    usage = await desk.usage()
+    assert (usage.in_flight, usage.held_tokens) == (130, 130 * 20)
+    assert await desk.remaining_tokens() == 100_000 - 130 * 20
 
 
 async def test_a_job_that_ended_without_a_word_is_settled_by_its_record(desk: Desk, bench: Bench) -> None:

@@ -20,6 +20,7 @@ from headway.gateway.quota_headers import duration
 from headway.queueing.events import EndReason
 from headway.queueing.quota_values import QuotaLimit
 from headway.queueing.settling import settle
+from headway.queueing.tenant_book import TenantBook
 
 JOB = {"model": "tiny", "prompt": "a"}
 
@@ -42,6 +43,22 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
 
 
 # -- keys ---------------------------------------------------------------------------------------------
+
+
+async def test_a_key_that_cannot_be_read_is_told_once_and_lets_nobody_in(
+    rig: Rig, http: httpx.AsyncClient, logs: list[EventDict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def book() -> TenantBook:
+        return TenantBook(broken_keys={"ab" * 32: "its name is no text"}, broken_tenants={"acme": "rpm"})
+
+    monkeypatch.setattr(rig.queue.tenant_store, "book", book)
+    for _ in range(2):
+        assert (await http.post("/v1/jobs", json=JOB)).status_code == 401
+    told = [line["event"] for line in logs if "cannot be read" in line["event"]]
+    assert [("tenant acme" in line, "API key abab" in line) for line in told] == [
+        (True, False),
+        (False, True),
+    ]
 
 
 async def test_while_no_key_exists_the_request_is_taken_at_its_word(
@@ -232,10 +249,11 @@ def test_every_limit_has_a_code() -> None:
 
 
 async def test_a_wait_of_hours_is_not_retried_by_itself(rig: Rig, http: httpx.AsyncClient) -> None:
-    await limit(rig, daily_tokens=5)
+    await limit(rig, daily_tokens=10_000)
     await http.post("/v1/jobs", json=JOB | {"tenant": "acme"})
     await rig.until_ended()
     await settle(rig.queue, "tiny")
+    await limit(rig, daily_tokens=5)
     refused = await http.post("/v1/jobs", json=JOB | {"tenant": "acme"})
     assert error_of(refused)["code"] == "daily_tokens_exceeded"
     # Within two minutes of midnight the wait is short, and says so.

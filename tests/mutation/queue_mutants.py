@@ -30,7 +30,7 @@ QUEUE_MUTANTS = (
     _lua(
         "a finish leaves a gap behind a server that forgot",
         "publish",
-        "  if is_behind(o, args[14]) then\n",
+        "  if is_behind(o, counts[5]) then\n",
         "  if false then\n",
     ),
     _lua(

@@ -211,7 +211,7 @@ def _given_up(claim: Held) -> Finish:
 def test_no_role_holds_a_command_that_the_library_and_our_calls_do_not_use() -> None:
     """``Used``: what the functions call, and what redis_*.py, reader.py and ear.py send themselves."""
     folder = Path(__file__).parents[2] / "queueing"
-    senders = (*folder.glob("re*.py"), folder / "ear.py")
+    senders = (*folder.glob("re*.py"), folder / "ear.py", folder / "lost_jobs.py")
     sources = [library(), *(path.read_text() for path in senders)]
     used = {word.lower() for text in sources for word in re.findall(r"[\"']([A-Z]{3,})[\"']", text)}
     assert {name for role in ROLES.values() for name in role.commands} - used == set()

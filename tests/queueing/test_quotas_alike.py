@@ -85,7 +85,8 @@ class Side:
             self.nonces[job] = answer.nonce
         elif isinstance(answer, Refusal):
             # The server says milliseconds, rounded up.
-            return answer.limit, -(-round(answer.retry_after_seconds * 1e6) // 1000), left(answer.standing)
+            wait_ms = -(-round(answer.retry_after_seconds * 1e6) // 1000)
+            return answer.limit, wait_ms, left(answer.standing), answer.tokens_left_today
         return answer.nonce, answer.is_new, left(answer.standing)
 
     async def unreserve(self, job: str) -> None:
@@ -106,6 +107,7 @@ class Side:
         return (
             in_flight,
             sorted_ids(ending),
+            sorted_ids(await self.store.lapsed(TENANT, 10)),
             sorted_ids(waiting),
             counts,
             usage.spent_tokens,
@@ -141,6 +143,20 @@ def patched_server(start_redis: StartRedis) -> RedisServer:
         ("look", 4),
         ("settle", "m:0:a", 0, 50),
         ("settle", "m:0:a", 0, 50),
+        ("look", 4),
+    ]
+)
+@example(
+    [
+        ("limit", TenantLimits(tpm=100, daily_tokens=1000)),
+        ("reserve", "m:0:a", 390),  # more than the bucket takes
+        ("reserve", "m:0:b", 611),
+        ("limit", TenantLimits(tpm=600, daily_tokens=1000)),
+        ("reserve", "m:0:b", 611),
+        ("pass_time", 2_000_001),
+        ("keep", "m:0:a", True),
+        ("settle", "m:0:a", 100, 290),
+        ("reserve", "m:0:c", 611),
         ("look", 4),
     ]
 )

@@ -139,16 +139,17 @@ def test_numbers_in_the_library_are_those_of_the_python_side() -> None:
     assert number(r"local FORGET_MS = (\d+)") == FORGET_MS
     assert number(r"local RECENT_KEPT = (\d+)") == RECENT_KEPT
     # What a raw producer gets that names no limits.
-    assert number(r" jobs = tonumber\(args\[at\]\) or (\d+)") == DEFAULTS.max_queued_jobs
-    assert number(r" tokens = tonumber\(args\[at \+ 3\]\) or (\d+)") == DEFAULTS.max_queued_tokens
+    assert number(r"'max_jobs', 0, 1e15, (\d+)") == DEFAULTS.max_queued_jobs
+    assert number(r"'max_tokens_waiting', 0, 1e15, (\d+)") == DEFAULTS.max_queued_tokens
     milliseconds = {
         "idempotency_ms": DEFAULTS.idempotency_seconds,
-        "record_ms": DEFAULTS.record_retention_seconds,
-        "wait_ms": DEFAULTS.max_wait_seconds,
+        "record_retention_ms": DEFAULTS.record_retention_seconds,
+        "max_wait_ms": DEFAULTS.max_wait_seconds,
         "patience_ms": DEFAULTS.patience_seconds,
     }
     for name, seconds in milliseconds.items():
-        assert number(rf"\b{name} = tonumber\(args\[at \+ \d\]\) or (\d+)") == seconds * 1000, name
-    stream, record = re.findall(r"tonumber\(args\[3\]\) or (\d+), tonumber\(args\[4\]\) or (\d+)", text)[0]
-    assert int(stream) == DEFAULTS.stream_retention_seconds * 1000
-    assert int(record) == DEFAULTS.record_retention_seconds * 1000
+        assert number(rf"'{name}', \d, \w+, (\d+)") == seconds * 1000, name
+    stream = number(r"'stream_retention_ms', \d, \w+, (\d+)")
+    assert stream == DEFAULTS.stream_retention_seconds * 1000
+    record = set(re.findall(r"'record_retention_ms', \d, \w+, (\d+)", text))
+    assert record == {str(round(DEFAULTS.record_retention_seconds * 1000))}

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -357,3 +358,27 @@ def facts() -> Facts:
 
 def examine(name: str, facts: Facts) -> Finding:
     return next(check for check in CHECKS if check.name == name).examine(facts)
+
+
+def test_a_server_that_accepts_and_never_answers_is_told_soon_and_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        port = deaf.getsockname()[1]
+        before = time.monotonic()
+        report = doctor(f"redis://:secret@127.0.0.1:{port}")
+        taken = time.monotonic() - before
+    assert [line.name for line in report.lines] == ["reach"]
+    assert finding(report, "reach").verdict is Verdict.FAIL
+    assert "answers nothing within 3 s" in finding(report, "reach").found
+    assert "secret" not in finding(report, "reach").found
+    assert taken < 8, "the client library's own time-outs add up to more"
+
+
+@pytest.mark.parametrize(("used", "verdict"), [(0.5, "ok"), (0.85, "warn"), (0.95, "fail"), (1.0, "fail")])
+def test_memory_that_is_nearly_used_up_fails_in_one_unit(used: float, verdict: str) -> None:
+    limit = 3 << 20
+    info = {"maxmemory": str(limit), "used_memory": str(round(used * limit))}
+    server = ServerFacts("here:1", info, {}, 1, 0.0, 0.0, None)
+    check = next(check for check in CHECKS if check.name == "maxmemory")
+    found = check.examine(SimpleNamespace(servers=(server,)))  # type: ignore[arg-type]  # all it looks at
+    assert found.verdict.value == verdict
+    assert " of 3.0 MiB used" in found.found

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
 from tests.services.jobs.conftest import card, dead, values
 from tests.services.up.headway_up import HEADWAY, clean_environment
 
@@ -182,3 +183,20 @@ def test_the_live_view_draws_again_and_is_left_by_q_or_ctrl_c(
         assert "Traceback" not in screen.text
     finally:
         screen.close()
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+@pytest.mark.parametrize("kind", ["lease", "lane", "rate"])
+def test_a_key_of_another_type_is_named_with_what_to_do(
+    ask: Command, play: Play, redis_url: str, kind: str, more: list[str]
+) -> None:
+    play(two_workers)
+    key = f"{kind}:{{org--tiny:0}}"
+    with redis.Redis.from_url(redis_url) as raw:
+        raw.delete(key)
+        raw.rpush(key, "garbage")
+    done = ask("top", "--once", *more)
+    assert done.returncode == 1
+    assert f"the key {key} has another type" in done.stderr
+    assert "DEL" in done.stderr
+    assert "Traceback" not in done.stderr

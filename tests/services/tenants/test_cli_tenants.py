@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING
 
 import pytest
 
+from headway.queueing.server import Server
 from headway.queueing.tenants import TenantLimits
 
 if TYPE_CHECKING:
@@ -112,6 +114,41 @@ def test_the_last_key_is_revoked_only_when_opening_is_meant(ask: Command) -> Non
     assert "open to everybody" in refused.stderr
     assert ask("keys", "revoke", first, "--open").returncode == 0
     assert ask("keys", "list").stdout == ""
+
+
+def redis_command(url: str, *command: str) -> None:
+    async def run() -> None:
+        server = Server(url)
+        await server.call(*command)
+        await server.close()
+
+    asyncio.run(run())
+
+
+def test_what_cannot_be_read_is_listed_and_can_be_repaired_or_removed(ask: Command, redis_url: str) -> None:
+    redis_command(redis_url, "HSET", "tenants:{sys}", "acme", "not JSON", "b", '{"rpm":"x"}')
+    redis_command(redis_url, "HSET", "keys:{sys}", "ab" * 32, '{"tenant":"acme","created_ms":1e99}')
+    listed = ask("tenants", "list").stdout
+    assert [line.split(",")[0] for line in listed.splitlines()] == ["acme: unreadable", "b: unreadable"]
+    assert "its own are unreadable" in ask("tenants", "show", "acme").stdout
+    mended = ask("tenants", "set", "acme", "--rpm", "5")
+    assert mended.stdout == "acme: weight 1, 5 requests/min\n"
+    assert "replaced what could not be read of tenant acme" in mended.stderr
+    assert ask("tenants", "rm", "b").returncode == 0
+    assert ask("tenants", "list").stdout == "acme: weight 1, 5 requests/min\n"
+    assert "ab" * 6 + "  ?" in ask("keys", "list").stdout
+    assert json.loads(ask("keys", "list", "--json").stdout)["unreadable"] == "its name is no text"
+    assert "last key" in ask("keys", "revoke", "abab").stderr
+    assert ask("keys", "revoke", "abab", "--open").stdout == f"revoked {'ab' * 6}\n"
+
+
+@pytest.mark.parametrize("words", ["tenants list", "keys list", "tenants set acme --rpm 1"])
+def test_a_key_of_another_type_is_named_with_what_to_do(ask: Command, redis_url: str, words: str) -> None:
+    key = "keys:{sys}" if words.startswith("keys") else "tenants:{sys}"
+    redis_command(redis_url, "SET", key, "stray")
+    done = ask(*words.split())
+    assert done.returncode == 1
+    assert f"DEL {key}" in done.stderr
 
 
 def test_a_key_stands_for_one_named_tenant(ask: Command) -> None:
