@@ -218,9 +218,9 @@ class Simulation:
     def _read(self, emissions: Sequence[Emission]) -> None:
         now, journeys, gaps, tpot_seconds = self._now, self._journeys, self._run.gaps, self._tpot_seconds
         last_seconds, gap = now, 0
-        for emission in emissions:
-            journey = journeys[emission.key.request_id]
-            if emission.token_id is not None:
+        for key, _, token_id, _, finish_reason in emissions:
+            journey = journeys[key.request_id]
+            if token_id is not None:
                 if journey.tokens:
                     # Mostly the same as for the one before: they were in the same steps.
                     if journey.last_token_seconds != last_seconds:
@@ -234,8 +234,8 @@ class Simulation:
                     journey.lag_seconds = lag
                 journey.tokens += 1
                 journey.last_token_seconds = now
-            if emission.finish_reason is not None:
-                journey.finish_reason = emission.finish_reason
+            if finish_reason is not None:
+                journey.finish_reason = finish_reason
                 journey.finish_seconds = now
                 if journey.first_scheduled_seconds is None:
                     self._waiting[journey.demand.tenant] -= 1
