@@ -7,7 +7,7 @@ import contextlib
 from pathlib import Path
 from typing import Final
 
-from headway.queueing.errors import QueueingError
+from headway.queueing.errors import QueueingError, ServerUnsuitableError
 from headway.queueing.redis_queue import RedisQueue
 from headway.queueing.server import Server
 from headway.services.connection import CLOSE_SECONDS, close_queue, locate
@@ -46,7 +46,8 @@ async def _examine(url: str) -> Report:
         return Report((_reached(fail(str(error))),))
     try:
         async with asyncio.timeout(ANSWER_SECONDS) as limit:
-            await server.call("PING")
+            with contextlib.suppress(ServerUnsuitableError):  # to refuse is to answer: not all may ping
+                await server.call("PING")
             limit.reschedule(None)
             facts = await gather(queue, server)
     except TimeoutError:
