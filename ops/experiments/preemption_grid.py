@@ -19,9 +19,9 @@ import json
 import math
 import statistics
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import product
-from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
@@ -169,8 +169,8 @@ def main() -> int:
         if mode != "recompute" or bandwidth == BANDWIDTHS[0]
         for seed in range(options.seeds)
     ]
-    with Pool(options.jobs) as pool:
-        found = dict(zip(runs, pool.imap(measure, runs), strict=True))
+    with ProcessPoolExecutor(options.jobs) as pool:
+        found = dict(zip(runs, pool.map(measure, runs), strict=True))
     cells = [cell(*place, found) for place in product(CONTEXTS, BANDWIDTHS, LOADS)]
     if options.json:
         print(json.dumps(cells))
