@@ -57,10 +57,12 @@ class Fate(Protocol):
 class Driver:
     """One queue, and the real tokens of the model's owners."""
 
-    def __init__(self, queue: AnyQueue, names: Names, fate: Fate) -> None:
+    def __init__(self, queue: AnyQueue, names: Names, fate: Fate, room: int) -> None:
         self._queue = queue
         self._names = names
         self._fate = fate
+        self._room = room
+        self._last_tokens: list[str] = []
         self._tokens: dict[int, str] = {}
         self._functions: dict[str, Callable[[Call], Awaitable[Outcome]]] = {
             "submit": self._submit,
@@ -123,13 +125,10 @@ class Driver:
 
     async def _claim(self, call: Call) -> Outcome:
         self._names.next = call.token
-        claims = await self._queue.claim(MODEL, f"w{call.worker}", self.room)
+        claims = await self._queue.claim(MODEL, f"w{call.worker}", self._room)
         claims = tuple(sorted(claims, key=lambda claim: claim.job_id))
         self._last_tokens = [claim.token for claim in claims]
         return tuple((int(c.job_id[-1]), c.attempts, len(c.committed)) for c in claims)
-
-    room = 1
-    _last_tokens: list[str]
 
     async def _emit(self, call: Call) -> Outcome:
         entries = tuple(map(_entry, call.tokens))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from array import array
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from itertools import pairwise
 
+from tests.model.functions import LOST
 from tests.model.moves import first_world, is_at_rest, is_misfortune, moves
 from tests.model.promises import broken_by, broken_in
-from tests.model.states import Action, Bounds, Rules, World
+from tests.model.states import NOBODY, Action, Bounds, Rules, World
 from tests.model.symmetry import representative
 
 STUCK = "from every world all that was accepted can still come to its end, without any further misfortune"
@@ -18,11 +20,13 @@ Kind = tuple[str, str, object]
 """Of a step: the call or event, what became of it, and what was answered."""
 
 
-def kind_of(action: Action) -> Kind:
-    """What sort of step it is."""
+def kind_of(action: Action, before: World) -> Kind:
+    """What sort of step it is. ``behind``: the owner is refused, since the server has forgotten something."""
     outcome, call = action.outcome, action.call
     if call is None:
         return action.name, "", None
+    if outcome == LOST and call.token == before.server.jobs[call.job].token != NOBODY:
+        return call.function, action.fate, "behind"
     if call.function == "reap":
         return call.function, action.fate, tuple(map(bool, outcome))
     return (
@@ -42,6 +46,8 @@ class Exploration:
     path: list[Action] = field(default_factory=list[Action])
     """The steps to the broken promise."""
     kinds: Counter[Kind] = field(default_factory=Counter[Kind])
+    ways: dict[Kind, list[World]] = field(default_factory=dict[Kind, list[World]])
+    """A shortest way to a step of each kind, worlds before and after it included."""
 
     def __str__(self) -> str:
         lines = [
@@ -71,6 +77,7 @@ class _Search:
         self._from = array("l")
         self._to = array("l")
         self._at_rest = [0]
+        self._firsts: dict[Kind, tuple[int, World]] = {}
 
     def run(self) -> Exploration:
         while self._todo:
@@ -78,10 +85,13 @@ class _Search:
             number = self._numbers[world]
             for action, step in moves(world, self._bounds, self._rules):
                 self._found.steps += 1
-                self._found.kinds[kind_of(action)] += 1
+                kind = kind_of(action, world)
+                self._found.kinds[kind] += 1
+                after = world if step == world else representative(step, has_fences=self._has_fences)
+                if kind not in self._firsts:
+                    self._firsts[kind] = (number, after)
                 if step == world:
                     continue
-                after = representative(step, has_fences=self._has_fences)
                 broken = broken_by(world, action, step)
                 known = self._numbers.get(after)
                 if known is None:
@@ -94,6 +104,9 @@ class _Search:
                     self._to.append(known)
         self._found.worlds = len(self._numbers)
         self._look_for_stuck()
+        by_number = list(self._numbers)
+        for kind, (number, after) in self._firsts.items():
+            self._found.ways[kind] = [*(by_number[at] for at in self._chain_to(number)), after]
         return self._found
 
     def _add(self, world: World, parent: int) -> int:
@@ -127,14 +140,19 @@ class _Search:
         self._found.path = [*self._path_to(number), *([last] if last else [])]
         return self._found
 
-    def _path_to(self, number: int) -> list[Action]:
-        """The steps to a world, found again by walking the tree of parents."""
+    def _chain_to(self, number: int) -> list[int]:
+        """The numbers of the worlds on the way to one."""
         chain = [number]
         while self._parents[chain[-1]] >= 0:
             chain.append(self._parents[chain[-1]])
+        return chain[::-1]
+
+    def _path_to(self, number: int) -> list[Action]:
+        """The steps to a world, found again by walking the tree of parents."""
+        chain = self._chain_to(number)
         worlds = {number: world for world, number in self._numbers.items() if number in set(chain)}
         path = []
-        for here, there in zip(chain[:0:-1], chain[-2::-1], strict=True):
+        for here, there in pairwise(chain):
             path.append(
                 next(
                     action

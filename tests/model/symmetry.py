@@ -11,12 +11,17 @@ from tests.model.states import ABSENT, FINISHED, NOBODY, Call, Held, Job, Server
 
 def representative(world: World, *, has_fences: bool) -> World:
     """The world that stands for this one and its likes. ``has_fences``: no rule of the protocol is broken."""
+    return _renamed(_ordered(simplified(world, has_fences=has_fences)))
+
+
+def simplified(world: World, *, has_fences: bool) -> World:
+    """The same world without what can make no difference any more; names and places stay."""
     if has_fences:
         if world.late is not None and _is_spent(world.late, world):
             world = world._replace(late=None)
         if any(worker.held for worker in world.workers):
             world = _with_plain_zombies(world)
-    return _renamed(_ordered(_without_the_forgotten(world)))
+    return _without_the_forgotten(world)
 
 
 def _is_spent(late: Call, world: World) -> bool:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from random import Random
+from typing import Final
 
 from tests.model.exploration import Kind, kind_of
 from tests.model.functions import FRESH_OWNER
 from tests.model.moves import FRESH, Step, first_world, moves
-from tests.model.states import Action, Bounds, Given, Rules
-from tests.model.symmetry import names_in, with_names
+from tests.model.states import Action, Bounds, Given, Rules, World
+from tests.model.symmetry import names_in, representative, simplified, with_names
+
+SPARED: Final = ("crash", "news", "release", "cancel", "renew", "replica lags", "claim is forgotten", "read")
+"""Each way does without some of these (swarm testing): what they would clear away stays, and meets more."""
 
 
 class Walker:
@@ -28,15 +32,42 @@ class Walker:
     def way(self, steps: int) -> Iterator[Step]:
         """One way from the first world on."""
         world = first_world(self._bounds)
+        absent = {name for name in SPARED if self._rng.random() < 0.5}
         for _ in range(steps):
-            choices = [step for step in moves(world, self._bounds, Rules()) if self._allows(step[0])]
+            choices: dict[Kind, list[Step]] = {}
+            for step in moves(world, self._bounds, Rules()):
+                kind = kind_of(step[0], world)
+                name = kind[0]
+                # Most claims and reaps find nothing: a few such steps will do.
+                is_idle = name in ("claim", "reap") and step[1].server == world.server
+                if (
+                    self._allows(step[0])
+                    and name not in absent
+                    and not (is_idle and self._rng.random() < 0.9)
+                ):
+                    choices.setdefault(kind, []).append(step)
             if not choices:
                 return
-            weights = [1 / (1 + self.tried[kind_of(action)]) for action, _ in choices]
-            (step,) = self._rng.choices(choices, weights)
-            self.tried[kind_of(step[0])] += 1
-            action, world = self._named(step)
+            (kind,) = self._rng.choices([*choices], [1 / (1 + self.tried[each]) for each in choices])
+            self.tried[kind] += 1
+            action, world = self._named(self._rng.choice(choices[kind]))
             yield action, world
+
+    def along(self, worlds: list[World], kind: Kind) -> Iterator[Step]:
+        """The way through these worlds, or others that differ in names only; its last step is of a kind."""
+        world = first_world(self._bounds)
+        for at, target in enumerate(worlds[1:], 1):
+            is_last = at == len(worlds) - 1
+            action, world = self._named(
+                next(
+                    step
+                    for step in moves(world, self._bounds, Rules())
+                    if (not is_last or kind_of(step[0], world) == kind)
+                    and representative(step[1], has_fences=True) == target
+                )
+            )
+            yield action, world
+            world = simplified(world, has_fences=True)
 
     def _named(self, step: Step) -> Step:
         action, world = step
