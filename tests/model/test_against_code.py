@@ -146,7 +146,7 @@ async def test_every_kind_of_step_is_answered_as_in_the_model(bounds: Bounds, se
             await follow(walker.along(worlds, kind), driver)
 
 
-@pytest.mark.parametrize(("bounds", "ways"), [(ONE_JOB, 90), (TWO_JOBS, 40)], ids=["one job", "two jobs"])
+@pytest.mark.parametrize(("bounds", "ways"), [(ONE_JOB, 60), (TWO_JOBS, 30)], ids=["one job", "two jobs"])
 async def test_a_server_answers_as_the_model_does(bounds: Bounds, ways: int, servers: Servers) -> None:
     walker = Walker(bounds, Random(20_261_130))
     for _ in range(ways):
@@ -154,7 +154,7 @@ async def test_a_server_answers_as_the_model_does(bounds: Bounds, ways: int, ser
             await follow(walker.way(STEPS), driver)
 
 
-@pytest.mark.parametrize(("bounds", "ways"), [(ONE_JOB, 150), (TWO_JOBS, 80)], ids=["one job", "two jobs"])
+@pytest.mark.parametrize(("bounds", "ways"), [(ONE_JOB, 80), (TWO_JOBS, 50)], ids=["one job", "two jobs"])
 async def test_a_queue_in_memory_answers_as_the_model_does(bounds: Bounds, ways: int) -> None:
     walker = Walker(bounds, Random(20_261_130), happens_in_memory)
     for _ in range(ways):

@@ -14,7 +14,7 @@ WORLDS: Final = {
     "replies that come late": Bounds(tokens=2, has_late_calls=False),
     "deadlines": Bounds(tokens=1, has_cancel=False, has_deadline=True, has_late_calls=False),
     "two jobs": Bounds(
-        jobs=2, workers=1, tokens=1, room=2, has_cancel=False, has_late_calls=False, has_slow_news=False
+        jobs=2, workers=1, tokens=1, room=2, has_cancel=False, has_late_calls=False, has_drain=False
     ),
     "a failover": Bounds(
         tokens=1, failovers=1, has_reader=True, has_late_calls=False, has_slow_news=False, has_drain=False
