@@ -26,14 +26,19 @@ WORLDS: Final = {
 LARGE_WORLDS: Final = {
     "three tokens": Bounds(tokens=3),
     "three attempts": Bounds(tokens=2, max_attempts=3),
-    "two jobs": Bounds(jobs=2, tokens=1, room=2, has_slow_news=False, has_late_calls=False),
-    "three workers": Bounds(workers=3, tokens=1, has_late_calls=False),
-    "two failovers": Bounds(
-        tokens=1, failovers=2, has_reader=True, has_late_calls=False, has_slow_news=False
+    "two jobs": Bounds(
+        jobs=2, tokens=1, room=2, has_slow_news=False, has_late_calls=False, has_cancel=False, has_drain=False
     ),
-    "a failover and late calls": Bounds(tokens=2, failovers=1, has_reader=True, has_slow_news=False),
+    "three workers": Bounds(workers=3, tokens=1, has_cancel=False),
+    "two failovers": Bounds(
+        tokens=1, failovers=2, has_cancel=False, has_late_calls=False, has_slow_news=False, has_drain=False
+    ),
+    "a failover and late calls": Bounds(
+        tokens=1, failovers=1, has_cancel=False, has_slow_news=False, has_drain=False
+    ),
     "deadlines and cancels": Bounds(tokens=2, has_deadline=True),
 }
+"""The largest took 170 MB and a minute on one core."""
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -47,7 +52,7 @@ def test_whatever_happens_every_promise_is_kept(name: str) -> None:
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("name", LARGE_WORLDS)
 def test_whatever_happens_in_a_larger_world_every_promise_is_kept(name: str) -> None:
-    found = explore(LARGE_WORLDS[name], Rules(), most_worlds=20_000_000)
+    found = explore(LARGE_WORLDS[name], Rules(), most_worlds=1_000_000)
     print(name, found)
     assert found.broken is None, str(found)
 
