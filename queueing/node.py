@@ -30,7 +30,7 @@ from redis.backoff import ExponentialWithJitterBackoff
 from headway.queueing.address import Place, Tls
 from headway.queueing.errors import QueueingError, QueueUnavailableError, ServerUnsuitableError
 from headway.queueing.functions import library
-from headway.queueing.packing import packing_in_c
+from headway.queueing.sending import sending_well
 from headway.queueing.server_errors import FunctionMissingError, translate
 
 Reply: TypeAlias = "bytes | int | list[Reply] | Exception | None"
@@ -204,7 +204,7 @@ def _redis(pool_class: Any, *, retries: int, **options: Any) -> Any:
         retry=Retry(ExponentialWithJitterBackoff(base=0.02, cap=0.3), retries),
         **options,
     )
-    pool.connection_class = packing_in_c(pool.connection_class)
+    pool.connection_class = sending_well(pool.connection_class)
     client = redis_asyncio.Redis.from_pool(pool)
     client.response_callbacks.clear()
     return client

@@ -26,7 +26,6 @@ from headway.services.terminal import Terminal
 if TYPE_CHECKING:  # its validation library is imported later, while the children load
     from headway.queueing.protocol import Queue
 
-CANCEL_AGAIN_SECONDS = 0.5
 WATCH_STARTING_SECONDS = 0.1
 WATCH_SERVING_SECONDS = 1.0
 PROBE_SECONDS = 4.0
@@ -74,10 +73,7 @@ class Supervisor:
             asked = asyncio.ensure_future(self._signals.first.wait())
             await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
             asked.cancel()
-            while not serving.done():
-                # More than once: a cancel that meets a connection being made is swallowed now and then.
-                serving.cancel()
-                await asyncio.wait({serving}, timeout=CANCEL_AGAIN_SECONDS)
+            serving.cancel()
             outcome = (await asyncio.gather(serving, asked, return_exceptions=True))[0]
             is_orderly = await self._stop()
         if isinstance(outcome, Exception):
