@@ -1,0 +1,27 @@
+"""Triton where it is installed; elsewhere kernels can be defined, but not launched.
+
+Kernel files import ``jit``, ``tl`` and ``constexpr`` from here, so that a machine without Triton still
+imports them for their torch paths. ``TRITON_INTERPRET=1``, set before this file is imported, makes every
+kernel run in Triton's interpreter on CPU tensors.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any, TypeAlias
+
+AVAILABLE = find_spec("triton") is not None
+"""Is Triton installed?"""
+
+# Triton ships no types, and inside a kernel Python's own types would mislead: everything is open.
+tl: Any = importlib.import_module("triton.language") if AVAILABLE else None
+
+constexpr: TypeAlias = Any
+"""A parameter known when the kernel is compiled. Triton recognises the annotation by this word."""
+
+
+def jit(function: Callable[..., Any]) -> Any:
+    """``triton.jit``, or, without Triton, the function itself: it is never launched there."""
+    return importlib.import_module("triton").jit(function) if AVAILABLE else function
