@@ -1,7 +1,7 @@
 """What every Triton launcher makes first: the launch as a value, and what it moves and computes.
 
-A launcher is ``name_launch(tensors…, chip) -> Launch``, and the operation runs it. The compile check calls the
-same function with tensors on torch's ``meta`` device, so what it compiles is what is launched, by
+A launcher is ``name_launch(tensors…, chip) -> Launch``, and the operation runs it. The compile check calls
+the same function with tensors on torch's ``meta`` device, so what it compiles is what is launched, by
 construction.
 """
 

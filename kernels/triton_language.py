@@ -12,11 +12,19 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, TypeAlias
 
-AVAILABLE = find_spec("triton") is not None
+# Triton ships no types, and inside a kernel Python's own types would mislead: everything is open.
+_triton: Any = importlib.import_module("triton") if find_spec("triton") is not None else None
+
+AVAILABLE = _triton is not None
 """Is Triton installed?"""
 
-# Triton ships no types, and inside a kernel Python's own types would mislead: everything is open.
 tl: Any = importlib.import_module("triton.language") if AVAILABLE else None
+
+INTERPRETED: bool = AVAILABLE and bool(_triton.knobs.runtime.interpret)
+"""Do kernels run in the interpreter?"""
+
+if INTERPRETED:
+    importlib.import_module("headway.kernels.triton_interpreter").install()
 
 constexpr: TypeAlias = Any
 """A parameter known when the kernel is compiled. Triton recognises the annotation by this word."""
@@ -24,4 +32,4 @@ constexpr: TypeAlias = Any
 
 def jit(function: Callable[..., Any]) -> Any:
     """``triton.jit``, or, without Triton, the function itself: it is never launched there."""
-    return importlib.import_module("triton").jit(function) if AVAILABLE else function
+    return _triton.jit(function) if AVAILABLE else function
