@@ -91,7 +91,7 @@ VALUES_PER_LANE = 8
 def rms_norm_launch(
     x: Tensor, weight: Tensor, eps: float, out: Tensor, *, chip: Chip, residual: Tensor | None = None
 ) -> Launch:
-    """x: [tokens, width] or a view [tokens, heads, width] with dense rows; out and residual are contiguous."""
+    """x: [tokens, width] or a view [tokens, heads, width] with dense rows; the others are contiguous."""
     width = x.shape[-1]
     outer = x.stride(0) if x.dim() > 1 else 0
     inner_stride, inner_count = (x.stride(1), x.shape[1]) if x.dim() == 3 else (0, 1)

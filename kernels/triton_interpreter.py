@@ -34,13 +34,13 @@ BITS = {torch.bfloat16: torch.uint16}
 
 def install() -> None:
     """Correct the interpreter of this process; done again, it changes nothing."""
-    interpreter = importlib.import_module("triton.runtime.interpreter")
+    interpreter: Any = importlib.import_module("triton.runtime.interpreter")
     builder = interpreter.InterpreterBuilder
     original_cast = builder.cast_impl
     if original_cast.__module__ == __name__:
         return
 
-    def convert_float(array: NDArray[Any], source: Any, target: Any, rounding: object) -> NDArray[Any]:
+    def convert_float(array: NDArray[Any], source: Any, target: Any, _rounding: object) -> NDArray[Any]:
         return _bits(_tensor(array, source).to(TORCH_TYPES[target.name]))
 
     def cast_impl(self: Any, source: Any, target: Any) -> Any:
@@ -53,7 +53,7 @@ def install() -> None:
             bits = _numpy(numbers.float()).astype(interpreter._get_np_dtype(target))
         return interpreter.TensorHandle(bits, target.scalar)
 
-    def create_dot(self: Any, left: Any, right: Any, total: Any, precision: Any, imprecise: Any) -> Any:
+    def create_dot(_self: Any, left: Any, right: Any, total: Any, *_precision: object) -> Any:
         dtype = total.data.dtype
         product = np.matmul(*(_numpy(_wide(side)).astype(dtype, copy=False) for side in (left, right)))
         return interpreter.TensorHandle(product + total.data, total.dtype.scalar)
