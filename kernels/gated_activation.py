@@ -9,14 +9,14 @@ gelu_tanh(x) = x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from headway.kernels.launch import Chip, Counts, Launch, chip_of, next_power_of_two
-from headway.kernels.triton_language import constexpr, jit, tl
+from headway.kernels.triton_language import Operand, constexpr, jit, tl
 
 Activation: TypeAlias = Literal["silu", "gelu_tanh"]
 
@@ -44,7 +44,7 @@ def gated_activation(gate_up: Tensor, activation: Activation) -> Tensor:
 
 @jit
 def _gated_activation_kernel(
-    gate_up: Any, out: Any, width: Any, row_stride: Any, SILU: constexpr, BLOCK: constexpr
+    gate_up: Operand, out: Operand, width: Operand, row_stride: Operand, SILU: constexpr, BLOCK: constexpr
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

@@ -10,14 +10,12 @@ are rounded once. On a GPU each row is one program that reads it once; what it m
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from headway.kernels.launch import Chip, Counts, Launch, chip_of, next_power_of_two
-from headway.kernels.triton_language import constexpr, jit, tl
+from headway.kernels.triton_language import Operand, constexpr, jit, tl
 
 
 def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -54,15 +52,15 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
 
 @jit
 def _rms_norm_kernel(
-    x: Any,
-    residual: Any,
-    weight: Any,
-    out: Any,
-    outer_stride: Any,
-    inner_stride: Any,
-    inner_count: Any,
-    width: Any,
-    eps: Any,
+    x: Operand,
+    residual: Operand,
+    weight: Operand,
+    out: Operand,
+    outer_stride: Operand,
+    inner_stride: Operand,
+    inner_count: Operand,
+    width: Operand,
+    eps: Operand,
     ADD: constexpr,
     BLOCK: constexpr,
 ) -> None:

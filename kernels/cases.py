@@ -1,0 +1,93 @@
+"""What each kernel states about itself: its real launches, what they must move and compute, what comes out.
+
+A kernel file defines ``CASES``, a tuple of ``Case``; ``MODULES`` names the files. One case has four readers:
+the compile test runs its launch on ``meta`` tensors for every target, the roofline table reads its counts,
+``ops/gpu_check`` runs it on a GPU against its reference and times it, and where there is no GPU the ``tiny``
+ones run in Triton's interpreter. A launch is described nowhere else, so no description can differ from what
+the engine does.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, cast
+
+import torch
+from torch import Tensor
+
+from headway.kernels.launch import Chip, Counts
+
+MODULES: tuple[str, ...] = ("block_copy",)
+"""Kernel files with ``CASES``."""
+
+Unit: TypeAlias = Literal["float32", "bfloat16", "int8", "fp8"]
+"""What multiplies: the plain cores (float32), or the matrix cores by the format of their operands."""
+
+Outputs: TypeAlias = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One launch with its inputs, to be run any number of times."""
+
+    launch: Callable[[], Outputs]
+    """Through the launcher that the engine calls."""
+    reference: Callable[[], Outputs]
+    """The same by the torch reference: same shapes and dtypes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A launch at the shape of a real model, or at a ``tiny`` one for the interpreter."""
+
+    kernel: str
+    """The operation, as the table shows it."""
+    label: str
+    """The shape in words: model, rows, dtype."""
+    counts: Counts
+    prepare: Callable[[torch.device, Chip], Trial]
+    """Make inputs (on ``meta``: only shapes) from fixed seeds, and decide the launch for a chip."""
+    unit: Unit = "float32"
+    tiny: bool = False
+    absolute_tolerance: float = 0.0
+    relative_tolerance: float = 0.0
+    """Of the largest value of an output; outputs of integers must be equal."""
+
+    @property
+    def name(self) -> str:
+        """Unique among cases."""
+        return f"{self.kernel}, {self.label}"
+
+
+def cases(*, tiny: bool = False) -> tuple[Case, ...]:
+    """Those of all kernel files, in order: the real ones, or the tiny ones."""
+    found: list[Case] = []
+    for name in MODULES:
+        module = importlib.import_module(f"headway.kernels.{name}")
+        found += [case for case in cast("tuple[Case, ...]", module.CASES) if case.tiny is tiny]
+    return tuple(found)
+
+
+def differences(case: Case, ours: Outputs, expected: Outputs) -> list[str]:
+    """What in ``ours`` is not as expected, in words; empty: the case holds."""
+    pairs = enumerate(zip(ours, expected, strict=True))
+    found = ((index, _difference(case, mine, wanted)) for index, (mine, wanted) in pairs)
+    return [f"output {index}: {text}" for index, text in found if text]
+
+
+def _difference(case: Case, mine: Tensor, wanted: Tensor) -> str:
+    if mine.shape != wanted.shape or mine.dtype != wanted.dtype:
+        return f"{mine.dtype} {tuple(mine.shape)} where {wanted.dtype} {tuple(wanted.shape)} is right"
+    if not wanted.dtype.is_floating_point:
+        unequal = int((mine != wanted).sum())
+        return f"{unequal} of {wanted.numel()} integers differ" if unequal else ""
+    finite = torch.isfinite(wanted)
+    if not torch.equal(torch.isfinite(mine), finite) or not torch.equal(mine[~finite], wanted[~finite]):
+        return "infinities are not where they should be"
+    gap, size = (mine[finite].double() - wanted[finite].double()).abs(), wanted[finite].double().abs()
+    if not gap.numel():
+        return ""
+    allowed = case.absolute_tolerance + case.relative_tolerance * float(size.max())
+    return f"off by {float(gap.max()):.3g}, allowed {allowed:.3g}" if float(gap.max()) > allowed else ""
