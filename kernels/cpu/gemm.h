@@ -20,7 +20,11 @@
 //                                                                                             512 + 128 B
 //          nibble vector j (j < 4), lane, byte b (b < 4): low half k = 4j + b, high half k = 16 + 4j + b
 //
-// K is padded to a multiple of 32 and the outputs to one of 32 with zeros; activations are padded alike.
+// K is padded to a multiple of 32 and the outputs to one of 32 with zeros; activations are padded alike. (GGUF
+// kinds have a K that is one already.)
+//
+// Weights are unsigned so that activations can be the signed operand of VPDPBUSD, broadcast from memory; what
+// the shift by 128 (or 8) adds is taken off again with the sum of the row's (group's) activations.
 #pragma once
 
 #include <stdint.h>
@@ -57,7 +61,7 @@ struct HeadwayOutput {
 extern "C" {
 
 // Bytes of the packed buffer.
-int64_t headway_packed_bytes(int32_t kind, int32_t outputs, int32_t inputs);
+int64_t headway_packed_bytes(int32_t kind, int32_t outputs, int32_t inputs, int32_t paired);
 
 // Pack source rows [begin, end) of `outputs` into `buffer` (zeroed by the caller). Sources, row-major [end − begin, K]:
 // BF16: bfloat16; INT8: int8 with `scales` (f32 per row); Q*: the GGUF file's own blocks, unchanged in value.
@@ -68,15 +72,16 @@ void headway_pack_rows(int32_t kind, int32_t outputs, int32_t inputs, int32_t pa
 // Row n of a packed weight as float32 [K]: an embedding table needs no second copy.
 void headway_unpack_row(const struct HeadwayWeight* weight, int32_t row, float* out);
 
-// Bytes of the activation buffer (aligned to 64) that holds `rows` rows for weights of this kind.
-int64_t headway_activation_bytes(int32_t kind, int32_t rows, int32_t inputs);
+// Bytes of one activation row for weights of this kind, a multiple of 64; row r lies r times that into its buffer,
+// which is aligned to 64.
+int64_t headway_activation_row_bytes(int32_t kind, int32_t inputs);
 
-// Rows [begin, end) of x (row-major, `stride` elements apart, f32 or bf16) into `activations`, a buffer of `capacity`
-// rows: rounded to bf16 for BF16 weights, else to int8 with scales of their own and the sums that the kind needs.
+// Rows [begin, end) of x (row-major, `stride` elements apart, f32 or bf16) into the same rows of `activations`:
+// rounded to bf16 for BF16 weights; for INT8 to int8 with one scale per row; for Q* with one per 32 values.
 void headway_quantize_rows(int32_t kind, const void* x, int32_t element, int64_t stride, int32_t begin, int32_t end,
-                           int32_t inputs, int32_t capacity, void* activations);
+                           int32_t inputs, void* activations);
 
 // Columns [n_begin, n_end) of the product for activation rows [0, rows), into rows 0 … of `output`.
-void headway_gemm_part(const struct HeadwayWeight* weight, const void* activations, int32_t capacity, int32_t rows,
-                       int32_t n_begin, int32_t n_end, const struct HeadwayOutput* output);
+void headway_gemm_part(const struct HeadwayWeight* weight, const void* activations, int32_t rows, int32_t n_begin,
+                       int32_t n_end, const struct HeadwayOutput* output);
 }
