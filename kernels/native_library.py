@@ -21,7 +21,7 @@ from typing import Final
 
 SOURCES: Final = Path(__file__).resolve().parent / "cpu"
 COMPILERS: Final = ("g++", "clang++", "c++")
-FLAGS: Final = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-Wall")
+FLAGS: Final = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-pthread", "-fno-math-errno")
 FEATURES: Final = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16")
 """What the code is written in, as /proc/cpuinfo names them; all of Zen 4 and later, Cooper Lake, Sapphire Rapids
 and later."""
