@@ -5,11 +5,11 @@
 #include <stdint.h>
 
 #include "gemm.h"
+#include "vector.h"
 
 namespace headway {
 
 constexpr int kGroup = 32;          // values of one quantization group
-constexpr int kLanes = 16;          // outputs of one vector
 constexpr int kVectorBytes = 64;
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }

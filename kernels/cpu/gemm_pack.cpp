@@ -1,5 +1,4 @@
 // From row-major weights (or a GGUF file's blocks) to panels, and one row back. Layouts: gemm.h.
-#include <immintrin.h>
 #include <string.h>
 
 #include "gemm_layout.h"

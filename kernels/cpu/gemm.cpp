@@ -1,0 +1,81 @@
+// The loops around the micro-kernels: panels outside, so that weights come from memory once; blocks of rows inside,
+// while the panel (10 … 100 kB) stays in the core's own caches.
+#include "gemm_epilogue.h"
+#include "gemm_kernels.h"
+
+namespace headway {
+namespace {
+
+constexpr int kRowsPlain = 12;    // rows of a block: what fits the registers
+constexpr int kRowsGrouped = 6;
+
+struct Pass {
+    const HeadwayWeight& weight;
+    const HeadwayOutput& output;
+    const uint8_t* panel;
+    const uint8_t* ahead;
+    int number;  // of the panel
+};
+
+template <template <int> class Kernel, int R>
+void run_block(const Pass& pass, const uint8_t* first_row, int64_t row_bytes, int row) {
+    Rows<R> x;
+    for (int r = 0; r < R; ++r) x.row[r] = first_row + r * row_bytes;
+    Sums<R> y;
+    Kernel<R>::run(pass.panel, pass.ahead, x, groups_of(pass.weight.inputs), y);
+    for (int r = 0; r < R; ++r) finish(pass.weight, pass.output, row + r, pass.number, y[r]);
+}
+
+using Block = void (*)(const Pass&, const uint8_t*, int64_t, int);
+
+// Blocks of 1 … MOST rows; index 0 is not used.
+template <template <int> class Kernel, int MOST>
+struct Blocks {
+    static const Block* table() {
+        static const Block blocks[kRowsPlain + 1] = {
+            nullptr, at<1>(), at<2>(), at<3>(), at<4>(), at<5>(), at<6>(), at<7>(), at<8>(), at<9>(), at<10>(), at<11>(), at<12>()};
+        return blocks;
+    }
+    template <int R>
+    static constexpr Block at() {
+        if constexpr (R <= MOST) return run_block<Kernel, R>;
+        else return nullptr;
+    }
+};
+
+const Block* blocks_of(int kind) {
+    switch (kind) {
+        case HEADWAY_BF16: return Blocks<Bf16Kernel, kRowsPlain>::table();
+        case HEADWAY_INT8: return Blocks<Int8Kernel, kRowsPlain>::table();
+        case HEADWAY_Q4_0: return Blocks<Q40Kernel, kRowsGrouped>::table();
+        case HEADWAY_Q4_1: return Blocks<Q41Kernel, kRowsGrouped>::table();
+        default: return Blocks<Q80Kernel, kRowsGrouped>::table();
+    }
+}
+
+}  // namespace
+}  // namespace headway
+
+using namespace headway;
+
+void headway_gemm_part(const HeadwayWeight* weight, const void* activations, int32_t rows, int32_t n_begin,
+                       int32_t n_end, const HeadwayOutput* output) {
+    if (rows <= 0) return;
+    const Block* blocks = blocks_of(weight->kind);
+    const int most = weight->kind == HEADWAY_BF16 || weight->kind == HEADWAY_INT8 ? kRowsPlain : kRowsGrouped;
+    const int count = ceil_div(rows, most);
+    const int64_t row_bytes = activation_row_bytes(weight->kind, weight->inputs);
+    const int64_t bytes = panel_bytes(weight->kind, weight->inputs);
+    const int end = ceil_div(n_end, HEADWAY_PANEL);
+    for (int number = n_begin / HEADWAY_PANEL; number < end; ++number) {
+        const uint8_t* panel = weight->buffer + number * bytes;
+        for (int block = 0, row = 0; block < count; ++block) {
+            // Blocks as even as can be: 8 rows run as 4 + 4, not 6 + 2.
+            const int height = (rows - row) / (count - block);
+            const uint8_t* ahead = block + 1 == count && number + 1 < end ? panel + bytes : panel;
+            const Pass pass{*weight, *output, panel, ahead, number};
+            blocks[height](pass, static_cast<const uint8_t*>(activations) + row * row_bytes, row_bytes, row);
+            row += height;
+        }
+    }
+}
