@@ -1,7 +1,8 @@
 """Triton's interpreter with the rounding of the hardware.
 
 Triton 3.6's interpreter truncates on the way to bfloat16, multiplies matrices of bfloat16 by their bit
-patterns and casts integers to it as bits. Here conversions are torch's (to nearest, ties to even), and
+patterns, casts integers to it as bits, and takes a loop's bounds from memory only with NumPy < 2.4. Here
+conversions are torch's (to nearest, ties to even), and
 products of 8- and 16-bit floats are made in float32, as matrix units do. A kernel's error in the interpreter
 is then the error that a GPU would show.
 """
@@ -58,6 +59,13 @@ def install() -> None:
         product = np.matmul(*(_numpy(_wide(side)).astype(dtype, copy=False) for side in (left, right)))
         return interpreter.TensorHandle(product + total.data, total.dtype.scalar)
 
+    patch_tensor = interpreter._patch_lang_tensor
+
+    def patch_lang_tensor(tensor: Any, scope: Any) -> None:
+        patch_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patch_lang_tensor
     interpreter._convert_float = convert_float
     builder.cast_impl = cast_impl
     builder.create_dot = create_dot

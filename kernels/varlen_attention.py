@@ -1,0 +1,303 @@
+"""Paged attention on a GPU: prefill chunks and decodes in one launch, long contexts split over programs.
+
+The formula is ``paged_attention``'s, with an optional logit soft cap c (Gemma 2, arXiv 2408.00118) and an
+optional quantized cache whose pools hold K[j] / a_j and V[j] / b_j with one scale per token and head:
+
+    s_j      = scale · (q · K[j]) ;  s_j ← c · tanh(s_j / c)            K[j] = a_j · key_pool[…]
+    out      = Σ_j e^(s_j − m) V[j] / Σ_j e^(s_j − m)                   m = max_j s_j, j visible
+
+A program takes one item of ``varlen_batch``: all query heads of one KV head over up to ``rows`` rows, so
+that keys are read once per group (GQA packing), and some keys in tiles with the running maximum (Dao,
+FlashAttention-2, arXiv 2307.08691). Split items leave (Σ e^(s−m) V, m, Σ e^(s−m)), merged by a second launch
+(Flash-Decoding). Exponentials are powers of two: log₂e is folded into the scores.
+
+With masks never skipped and splits at fixed positions, what lies outside a token's view adds exact zeros:
+its result is the same alone, in any batch and in any chunk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.kernels.launch import Counts, Launch, next_power_of_two
+from headway.kernels.triton_language import constexpr, jit, tl
+from headway.kernels.varlen_batch import ITEM_FIELDS, MERGE_FIELDS, VarlenBatch
+
+
+@dataclass(frozen=True, slots=True)
+class PagedCache:
+    """One layer's pools [blocks, kv_heads, block_size, d]; quantized ones with float32 scales per row."""
+
+    keys: Tensor
+    values: Tensor
+    key_scales: Tensor | None = None
+    """[blocks, kv_heads, block_size]"""
+    value_scales: Tensor | None = None
+
+
+def varlen_attention(
+    query: Tensor,
+    cache: PagedCache,
+    batch: VarlenBatch,
+    *,
+    scale: float,
+    sliding_window: int | None = None,
+    soft_cap: float | None = None,
+) -> Tensor:
+    """[tokens, query_heads, d] for every packed token; query's rows of heads are dense."""
+    out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    for launch in varlen_attention_launches(
+        query, cache, batch, out, scale=scale, sliding_window=sliding_window, soft_cap=soft_cap
+    ):
+        launch.run()
+    return out
+
+
+@jit
+def _tile_of_keys(
+    state: Any,
+    query: Any,
+    key_pool: Any,
+    value_pool: Any,
+    key_scales: Any,
+    value_scales: Any,
+    table: Any,
+    head: Any,
+    position: Any,
+    start: Any,
+    key_end: Any,
+    scale: Any,
+    KV_HEADS: constexpr,
+    HEAD_DIM: constexpr,
+    BLOCK_SIZE: constexpr,
+    WINDOW: constexpr,
+    SOFT_CAP: constexpr,
+    MASKED: constexpr,
+    KEYS: constexpr,
+    WIDTH: constexpr,
+) -> Any:
+    running_max, total, mixed = state
+    keys = start + tl.arange(0, KEYS)
+    columns = tl.arange(0, WIDTH)
+    exists = keys < key_end
+    block = tl.load(table + keys // BLOCK_SIZE, mask=exists, other=0).to(tl.int64)
+    row = (block * KV_HEADS + head) * BLOCK_SIZE + keys % BLOCK_SIZE
+    offsets = row[:, None] * HEAD_DIM + columns[None, :]
+    inside = exists[:, None] & (columns < HEAD_DIM)[None, :]
+    # The pools may hold 8-bit numbers; the query's type holds each of them exactly.
+    key = tl.load(key_pool + offsets, mask=inside, other=0.0).to(query.dtype)
+    scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
+    if key_scales is not None:
+        scores *= tl.load(key_scales + row, mask=exists, other=0.0)[None, :]
+    if SOFT_CAP is not None:
+        # c·tanh(s/c) = 2c·σ(2s/c) − c
+        scores = 2.0 * SOFT_CAP / (1.0 + tl.exp(-2.0 / SOFT_CAP * scores)) - SOFT_CAP
+    scores *= 1.4426950408889634  # log₂e
+    if MASKED:
+        visible = exists[None, :] & (keys[None, :] <= position[:, None])
+        if WINDOW is not None:
+            visible &= keys[None, :] > position[:, None] - WINDOW
+        scores = tl.where(visible, scores, float("-inf"))
+    new_max = tl.maximum(running_max, tl.max(scores, axis=1))
+    # A row that has seen no key yet: −inf − 0 stays −inf, where −inf − −inf would be no number.
+    shift = tl.where(new_max == float("-inf"), 0.0, new_max)
+    weights = tl.exp2(scores - shift[:, None])
+    kept = tl.exp2(running_max - shift)
+    total = total * kept + tl.sum(weights, axis=1)
+    if value_scales is not None:
+        weights *= tl.load(value_scales + row, mask=exists, other=0.0)[None, :]
+    value = tl.load(value_pool + offsets, mask=inside, other=0.0).to(query.dtype)
+    # The matrix unit multiplies in the model's type and adds in float32.
+    mixed = mixed * kept[:, None] + tl.dot(weights.to(query.dtype), value, input_precision="ieee")
+    return new_max, total, mixed
+
+
+@jit
+def _varlen_attention_kernel(
+    query: Any,
+    key_pool: Any,
+    value_pool: Any,
+    key_scales: Any,
+    value_scales: Any,
+    out: Any,
+    partial: Any,
+    statistics: Any,
+    items: Any,
+    tables: Any,
+    query_stride: Any,
+    table_stride: Any,
+    scale: Any,
+    GROUP: constexpr,
+    KV_HEADS: constexpr,
+    HEAD_DIM: constexpr,
+    BLOCK_SIZE: constexpr,
+    WINDOW: constexpr,
+    SOFT_CAP: constexpr,
+    SKIP_MASKS: constexpr,
+    ITEM_FIELDS: constexpr,
+    ROWS: constexpr,
+    KEYS: constexpr,
+    WIDTH: constexpr,
+) -> None:
+    item = items + tl.program_id(0) * ITEM_FIELDS
+    head = tl.program_id(1)
+    table = tables + tl.load(item).to(tl.int64) * table_stride
+    query_start = tl.load(item + 1)
+    query_count = tl.load(item + 2)
+    first_position = tl.load(item + 3)
+    key_start = tl.load(item + 4)
+    key_end = tl.load(item + 5)
+    slot = tl.load(item + 6)
+
+    rows, columns = tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    token = rows // GROUP
+    position = first_position + token
+    packed = (query_start + token).to(tl.int64)
+    query_head = head * GROUP + rows % GROUP
+    written = (token < query_count)[:, None] & (columns < HEAD_DIM)[None, :]
+    source = packed * query_stride + query_head * HEAD_DIM
+    tile = tl.load(query + source[:, None] + columns[None, :], mask=written, other=0.0)
+
+    state = (
+        tl.full([ROWS], float("-inf"), tl.float32),
+        tl.zeros([ROWS], tl.float32),
+        tl.zeros([ROWS, WIDTH], tl.float32),
+    )
+    unmasked_start, unmasked_end = key_start, key_start
+    if SKIP_MASKS:
+        # [key_start … unmasked_start … unmasked_end … key_end): every row sees all of the middle.
+        if WINDOW is not None:
+            last_start = tl.maximum(key_start, first_position + query_count - WINDOW)
+            unmasked_start = tl.minimum(key_end, key_start + tl.cdiv(last_start - key_start, KEYS) * KEYS)
+        seen_by_all = tl.minimum(first_position + 1, key_end)
+        unmasked_end = unmasked_start + tl.maximum(0, seen_by_all - unmasked_start) // KEYS * KEYS
+        if WINDOW is not None:
+            for start in range(key_start, unmasked_start, KEYS):
+                state = _tile_of_keys(
+                    state, tile, key_pool, value_pool, key_scales, value_scales, table, head, position,
+                    start, key_end, scale,
+                    KV_HEADS, HEAD_DIM, BLOCK_SIZE, WINDOW, SOFT_CAP, True, KEYS, WIDTH,
+                )  # fmt: skip
+        for start in range(unmasked_start, unmasked_end, KEYS):
+            state = _tile_of_keys(
+                state, tile, key_pool, value_pool, key_scales, value_scales, table, head, position,
+                start, key_end, scale,
+                KV_HEADS, HEAD_DIM, BLOCK_SIZE, WINDOW, SOFT_CAP, False, KEYS, WIDTH,
+            )  # fmt: skip
+    for start in range(unmasked_end, key_end, KEYS):
+        state = _tile_of_keys(
+            state, tile, key_pool, value_pool, key_scales, value_scales, table, head, position,
+            start, key_end, scale,
+            KV_HEADS, HEAD_DIM, BLOCK_SIZE, WINDOW, SOFT_CAP, True, KEYS, WIDTH,
+        )  # fmt: skip
+
+    running_max, total, mixed = state
+    if slot < 0:
+        target = (packed * KV_HEADS * GROUP + query_head) * HEAD_DIM
+        answer = (mixed / total[:, None]).to(out.dtype.element_ty)
+        tl.store(out + target[:, None] + columns[None, :], answer, mask=written)
+    else:
+        part = (slot.to(tl.int64) * KV_HEADS + head) * ROWS + rows
+        tl.store(partial + part[:, None] * HEAD_DIM + columns[None, :], mixed, mask=written)
+        tl.store(statistics + 2 * part, running_max)
+        tl.store(statistics + 2 * part + 1, total)
+
+
+@jit
+def _merge_kernel(
+    out: Any,
+    partial: Any,
+    statistics: Any,
+    merges: Any,
+    GROUP: constexpr,
+    KV_HEADS: constexpr,
+    HEAD_DIM: constexpr,
+    MERGE_FIELDS: constexpr,
+    ROWS: constexpr,
+    WIDTH: constexpr,
+) -> None:
+    merge, head, row = merges + tl.program_id(0) * MERGE_FIELDS, tl.program_id(1), tl.program_id(2)
+    query_start, query_count = tl.load(merge), tl.load(merge + 1)
+    first_slot, slot_count = tl.load(merge + 2).to(tl.int64), tl.load(merge + 3)
+    columns = tl.arange(0, WIDTH)
+    inside = columns < HEAD_DIM
+    if row < query_count * GROUP:
+        part = (first_slot * KV_HEADS + head) * ROWS + row
+        # The maximum first: the loads of the sum then wait for nothing but each other.
+        largest = float("-inf")
+        for slot in range(slot_count):
+            largest = tl.maximum(largest, tl.load(statistics + 2 * (part + slot * KV_HEADS * ROWS)))
+        total, mixed = 0.0, tl.zeros([WIDTH], tl.float32)
+        # One by one, in order: parts that the row does not see add exact zeros, however many there are.
+        for slot in range(slot_count):
+            place = part + slot * KV_HEADS * ROWS
+            weight = tl.exp2(tl.load(statistics + 2 * place) - largest)
+            total += weight * tl.load(statistics + 2 * place + 1)
+            mixed += weight * tl.load(partial + place * HEAD_DIM + columns, mask=inside, other=0.0)
+        packed = (query_start + row // GROUP).to(tl.int64)
+        target = (packed * KV_HEADS * GROUP + head * GROUP + row % GROUP) * HEAD_DIM
+        tl.store(out + target + columns, (mixed / total).to(out.dtype.element_ty), mask=inside)
+
+
+def varlen_attention_launches(
+    query: Tensor,
+    cache: PagedCache,
+    batch: VarlenBatch,
+    out: Tensor,
+    *,
+    scale: float,
+    sliding_window: int | None = None,
+    soft_cap: float | None = None,
+) -> tuple[Launch, ...]:
+    """The items, and the merges if there are any; out is contiguous."""
+    _, kv_heads, block_size, head_dim = cache.keys.shape
+    tile, group = batch.tile, query.shape[1] // kv_heads
+    width = max(16, next_power_of_two(head_dim))
+    parts = (batch.slots, kv_heads, tile.rows)
+    partial = torch.empty((*parts, head_dim), dtype=torch.float32, device=query.device)
+    statistics = torch.empty((*parts, 2), dtype=torch.float32, device=query.device)
+    shape = {"GROUP": group, "KV_HEADS": kv_heads, "HEAD_DIM": head_dim, "ROWS": tile.rows, "WIDTH": width}
+    attend = Launch(
+        kernel=_varlen_attention_kernel,
+        grid=(batch.items.shape[0], kv_heads),
+        arguments={
+            "query": query,
+            "key_pool": cache.keys,
+            "value_pool": cache.values,
+            "key_scales": cache.key_scales,
+            "value_scales": cache.value_scales,
+            "out": out,
+            "partial": partial,
+            "statistics": statistics,
+            "items": batch.items,
+            "tables": batch.tables,
+            "query_stride": query.stride(0),
+            "table_stride": batch.tables.stride(0),
+            "scale": scale,
+        },
+        constants={
+            **shape,
+            "BLOCK_SIZE": block_size,
+            "WINDOW": sliding_window,
+            "SOFT_CAP": soft_cap,
+            "SKIP_MASKS": tile.skip_masks,
+            "ITEM_FIELDS": ITEM_FIELDS,
+            "KEYS": tile.keys,
+        },
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+    )
+    if batch.slots == 0:
+        return (attend,)
+    merge = Launch(
+        kernel=_merge_kernel,
+        grid=(batch.merges.shape[0], kv_heads, batch.merge_tokens * group),
+        arguments={"out": out, "partial": partial, "statistics": statistics, "merges": batch.merges},
+        constants={**shape, "MERGE_FIELDS": MERGE_FIELDS},
+        num_warps=1,
+    )
+    return attend, merge

@@ -1,0 +1,189 @@
+"""Who attends to what in one step on a GPU: a list of equal pieces of work, made once for all layers.
+
+A *tile* is up to ``rows`` query rows of one sequence and one KV head (tokens × query heads of the group);
+its keys are cut at multiples of ``split`` positions into *items*, one program each. Tiles of several items
+leave partial sums in *slots*, which a second launch merges: a *merge* is one such tile.
+
+    item   = (sequence, query_start, query_count, first_position, key_start, key_end, slot or -1)
+    merge  = (query_start, query_count, first slot, slots)
+
+Items are ordered longest first, so that the last to finish are short (Flash-Decoding; FlashInfer's plan).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headway.kernels.attention_plan import AttentionShape, PagedSequence
+from headway.kernels.host_arrays import to_device
+from headway.kernels.launch import Chip, next_power_of_two
+
+ITEM_FIELDS, MERGE_FIELDS = 7, 4
+
+SPLIT_TOKENS = (256, 8192)
+"""Fewest and most keys of an item. Fewer, and merging costs more than it spreads."""
+
+FIXED_SPLIT = 1024
+"""Keys of an item where results may not depend on the batch."""
+
+PROGRAMS_PER_PROCESSOR = 2
+"""Items wanted per multiprocessor and KV head: loads of one hide behind arithmetic of the other."""
+
+MIXED_TOKENS = 16
+"""From this many new tokens of one sequence on, tiles for prefill pay for the whole batch."""
+
+STAGE_BYTES = 32 << 10
+"""Keys and values that one pipeline stage of a program holds in shared memory."""
+
+TABLE_BLOCKS = 16
+"""Widths of tables are multiples of this: an integer argument that sometimes is would be compiled twice."""
+
+ALIGNED = 4
+"""int32 values in 16 bytes: parts of the upload start at multiples, or Triton would compile each twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTile:
+    """Launch configuration of the attention kernel."""
+
+    rows: int
+    keys: int
+    num_warps: int
+    num_stages: int
+    skip_masks: bool
+    """Run keys that every row sees without masking them."""
+
+
+@dataclass(frozen=True, slots=True)
+class VarlenBatch:
+    """The packed batch as the kernels read it; int32 tensors on the device."""
+
+    items: Tensor
+    """[items, 7]"""
+    merges: Tensor
+    """[merges, 4]"""
+    tables: Tensor
+    """[sequences, blocks]: block of each ``block_size`` positions."""
+    slots: int
+    merge_tokens: int
+    """Most tokens of a merge."""
+    tile: AttentionTile
+
+
+def plan_varlen(
+    sequences: Sequence[PagedSequence], shape: AttentionShape, chip: Chip, *, deterministic: bool = False
+) -> VarlenBatch:
+    """Cut the batch into items. ``deterministic``: a token's sums never depend on what else is in the batch."""
+    queries = np.array([(s.query_start, s.query_len, s.context_len) for s in sequences], dtype=np.int64)
+    longest = int(queries[:, 1].max(initial=0))
+    tile = attention_tile(shape, longest, chip, deterministic=deterministic)
+    tiles = _tiles(queries, shape, tile)
+    split = FIXED_SPLIT if deterministic else _split(tiles, shape, chip)
+    items, merges = _items(tiles, split)
+    tables = _tables(sequences)
+    parts = [_padded(part) for part in (items, merges, tables)]
+    uploaded = to_device(np.concatenate(parts), shape.device)
+    first, second, third = uploaded.split([len(part) for part in parts])
+    return VarlenBatch(
+        items=first[: items.size].view(-1, ITEM_FIELDS),
+        merges=second[: merges.size].view(-1, MERGE_FIELDS),
+        tables=third[: tables.size].view(tables.shape),
+        slots=int(merges[:, 3].sum()),
+        merge_tokens=int(merges[:, 1].max(initial=0)),
+        tile=tile,
+    )
+
+
+def attention_tile(
+    shape: AttentionShape, longest_query: int, chip: Chip, *, deterministic: bool = False
+) -> AttentionTile:
+    """The recorded configuration: for decodes alone, for a batch with prefill chunks, or one for both."""
+    group = next_power_of_two(shape.query_heads // shape.kv_heads)
+    key_bytes = next_power_of_two(shape.head_dim) * shape.dtype.itemsize
+    # One stage of keys and values is then 32 KB of shared memory; MI300X's 64 KB hold one beside the queries.
+    keys = max(16, min(128, STAGE_BYTES // (2 * key_bytes)))
+    stages = 1 if chip.backend == "hip" else 2
+    if deterministic:
+        return AttentionTile(max(32, group), keys, num_warps=4, num_stages=stages, skip_masks=False)
+    if longest_query < MIXED_TOKENS:
+        # Few rows: as many as the matrix unit's smallest tile, or as one sequence's draft tokens need.
+        rows = max(16, min(64, next_power_of_two(group * longest_query)), group)
+        return AttentionTile(rows, keys, num_warps=4, num_stages=stages, skip_masks=False)
+    return AttentionTile(max(64, group), keys, num_warps=4, num_stages=stages, skip_masks=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    """One element per tile, all int64."""
+
+    sequence: NDArray[np.int64]
+    query_start: NDArray[np.int64]
+    query_count: NDArray[np.int64]
+    first_position: NDArray[np.int64]
+    key_start: NDArray[np.int64]
+    key_end: NDArray[np.int64]
+
+
+def _tiles(queries: NDArray[np.int64], shape: AttentionShape, tile: AttentionTile) -> _Tiles:
+    """Cut each sequence's new tokens; ``queries`` holds (query_start, query_len, context_len) rows."""
+    tokens = tile.rows // (shape.query_heads // shape.kv_heads)
+    query_start, query_len, context_len = queries.T
+    counts = -(-query_len // tokens)
+    sequence, order = _expand(counts)
+    before = order * tokens
+    query_count = np.minimum(tokens, query_len[sequence] - before)
+    first = (context_len - query_len)[sequence] + before
+    key_start = np.zeros_like(first)
+    if shape.sliding_window is not None:
+        # Whole tiles of keys, so that where sums begin does not depend on which tokens share a tile.
+        key_start = np.maximum(0, first - shape.sliding_window + 1) // tile.keys * tile.keys
+    return _Tiles(
+        sequence, query_start[sequence] + before, query_count, first, key_start, first + query_count
+    )
+
+
+def _split(tiles: _Tiles, shape: AttentionShape, chip: Chip) -> int:
+    """Keys of an item such that the batch fills the chip, and no item is much longer than an even share."""
+    work = int((tiles.key_end - tiles.key_start).sum()) * shape.kv_heads
+    share = work // (PROGRAMS_PER_PROCESSOR * chip.processors)
+    return min(SPLIT_TOKENS[1], max(SPLIT_TOKENS[0], next_power_of_two(share)))
+
+
+def _items(tiles: _Tiles, split: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(items [n, 7] longest first, merges [m, 4])"""
+    first_part = tiles.key_start // split
+    parts = (tiles.key_end - 1) // split - first_part + 1
+    tile, order = _expand(parts)
+    merged = parts > 1
+    slots_before = np.cumsum(parts * merged) - parts * merged
+    part = first_part[tile] + order
+    key_start = np.maximum(tiles.key_start[tile], part * split)
+    key_end = np.minimum(tiles.key_end[tile], (part + 1) * split)
+    slot = np.where(merged[tile], slots_before[tile] + order, -1)
+    columns = (tiles.sequence, tiles.query_start, tiles.query_count, tiles.first_position)
+    items = np.stack([*(column[tile] for column in columns), key_start, key_end, slot], axis=1)
+    merges = np.stack([tiles.query_start, tiles.query_count, slots_before, parts], axis=1)[merged]
+    return items[np.argsort(key_start - key_end, kind="stable")], merges
+
+
+def _expand(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(owner, order within the owner) of ``counts[i]`` things of each owner i."""
+    owner = np.repeat(np.arange(len(counts)), counts)
+    return owner, np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]
+
+
+def _tables(sequences: Sequence[PagedSequence]) -> NDArray[np.int64]:
+    blocks = max((len(s.table) for s in sequences), default=0)
+    tables = np.zeros((len(sequences), -(-blocks // TABLE_BLOCKS) * TABLE_BLOCKS), dtype=np.int64)
+    for row, sequence in enumerate(sequences):
+        tables[row, : len(sequence.table)] = sequence.table
+    return tables
+
+
+def _padded(part: NDArray[np.int64]) -> NDArray[np.int32]:
+    return np.pad(part.reshape(-1), (0, -part.size % ALIGNED)).astype(np.int32)
