@@ -22,6 +22,9 @@ class Answer:
         "_block_table",
         "_draws",
         "_draws_start",
+        "_native_block_table",
+        "_native_table",
+        "_native_table_address",
         "_prompt_tokens",
         "_table",
         "history",
@@ -38,6 +41,9 @@ class Answer:
         self._prompt_tokens = len(admitted.prompt_token_ids)
         self._block_table: tuple[int, ...] = ()
         self._table: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self._native_block_table: tuple[int, ...] = ()
+        self._native_table: NDArray[np.int32] = np.empty(0, dtype=np.int32)
+        self._native_table_address = 0
         self._draws: NDArray[np.float64] = np.empty(0)
         self._draws_start = 0
 
@@ -47,6 +53,14 @@ class Answer:
             self._block_table = block_table
             self._table = np.array(block_table, dtype=np.int64)
         return self._table
+
+    def table_address(self, block_table: tuple[int, ...]) -> int:
+        """Where the block table lies as int32, for native code; valid until the table grows or the answer ends."""
+        if block_table is not self._native_block_table:
+            self._native_block_table = block_table
+            self._native_table = np.array(block_table, dtype=np.int32)
+            self._native_table_address = self._native_table.ctypes.data
+        return self._native_table_address
 
     def index_after(self, chunk: Chunk) -> int:
         """Position in the answer (0-based) of the token that the chunk's last logits choose."""

@@ -60,14 +60,14 @@ void Forward::set_up(HeadwayStep& step) {
     shared_.queries.fit(tokens_ * queries);
     shared_.mixed.fit(tokens_ * queries);
     shared_.gated.fit(int64_t(tokens_) * model_.intermediate);
-    int64_t bytes = headway_activation_bytes(model_.head.kind, std::max(rows_, tokens_), model_.hidden);
+    int64_t bytes = headway_activation_row_bytes(model_.head.kind, model_.hidden);
     for (int i = 0; i < model_.layers; ++i) {
         const HeadwayLayer& one = model_.layer[i];
         for (const HeadwayWeight* weight : {&one.qkv, &one.output, &one.gate_up, &one.down}) {
-            bytes = std::max(bytes, headway_activation_bytes(weight->kind, tokens_, weight->inputs));
+            bytes = std::max(bytes, headway_activation_row_bytes(weight->kind, weight->inputs));
         }
     }
-    shared_.inputs.fit(bytes);
+    shared_.inputs.fit(bytes * tokens_);
     for (MemberScratch& own : members_) {
         own.attention.fit(attention_scratch_bytes(shape_));
         own.row.fit(std::max<int64_t>({model_.hidden, heads * model_.head_dim}));
@@ -96,7 +96,7 @@ void Forward::product(int& phase, const HeadwayWeight& weight, int rows, float* 
     const HeadwayOutput output{out, stride, HEADWAY_ELEMENT_F32, epilogue};
     board.phase(phase++, (panels + each - 1) / each, [&](int item) {
         const int begin = item * each * HEADWAY_PANEL, end = std::min(weight.outputs, begin + each * HEADWAY_PANEL);
-        headway_gemm_part(&weight, shared_.inputs.get(), tokens_, rows, begin, end, &output);
+        headway_gemm_part(&weight, shared_.inputs.get(), rows, begin, end, &output);
     });
 }
 
@@ -106,12 +106,12 @@ void Forward::embed(int row, MemberScratch&) {
 
 void Forward::norm(const float* weight, const HeadwayWeight& next, int row, int into, MemberScratch& own) {
     norm_row(shared_.residual.get() + int64_t(row) * model_.hidden, weight, model_.norm_eps, model_.hidden, own.row.get());
-    headway_quantize_rows(next.kind, own.row.get(), HEADWAY_ELEMENT_F32, 0, into, into + 1, model_.hidden, tokens_,
+    headway_quantize_rows(next.kind, own.row.get(), HEADWAY_ELEMENT_F32, 0, into, into + 1, model_.hidden,
                           shared_.inputs.get());
 }
 
 void Forward::quantize(const HeadwayWeight& next, const float* from, int row) {
-    headway_quantize_rows(next.kind, from, HEADWAY_ELEMENT_F32, next.inputs, row, row + 1, next.inputs, tokens_,
+    headway_quantize_rows(next.kind, from, HEADWAY_ELEMENT_F32, next.inputs, row, row + 1, next.inputs,
                           shared_.inputs.get());
 }
 
@@ -172,15 +172,19 @@ void Forward::layer(int index, int& phase, MemberScratch& own, Clock& clock) {
     clock.lap(clock.products);
 }
 
-// Logits of columns [first, end), to the caller's memory or only long enough to find the largest.
+// Logits of columns [first, end) in memory of our own, long enough to find the largest and copy what is kept.
 void Forward::choose(int first, int end, MemberScratch& own) {
-    const bool kept = step_->logits != nullptr;
-    // Parts write to columns n_begin … of their output: scratch memory stands in for columns first … end.
-    float* base = kept ? step_->logits : own.logits.get() - first;
-    const int64_t stride = kept ? model_.vocab : kHeadColumns;
-    const HeadwayOutput output{base, stride, HEADWAY_ELEMENT_F32, HEADWAY_STORE};
-    headway_gemm_part(&model_.head, shared_.inputs.get(), tokens_, rows_, first, end, &output);
-    for (int row = 0; row < rows_; ++row) largest_of(base + row * stride + first, end - first, first, own.best[row]);
+    float* logits = own.logits.get();
+    // A part writes to columns n_begin … of its output.
+    const HeadwayOutput output{logits - first, kHeadColumns, HEADWAY_ELEMENT_F32, HEADWAY_STORE};
+    headway_gemm_part(&model_.head, shared_.inputs.get(), rows_, first, end, &output);
+    for (int row = 0; row < rows_; ++row) {
+        const float* mine = logits + int64_t(row) * kHeadColumns;
+        largest_of(mine, end - first, first, own.best[row]);
+        if (row < step_->kept_rows) {
+            std::memcpy(step_->logits + int64_t(row) * model_.vocab + first, mine, sizeof(float) * (end - first));
+        }
+    }
 }
 
 void Forward::head(int& phase, int member, Clock& clock) {

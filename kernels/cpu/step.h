@@ -33,13 +33,13 @@ struct HeadwayModel {
 
 struct HeadwayStep {
     int32_t sequences, tokens, rows;   // rows: of the packed tokens, those whose logits are wanted
-    int32_t reserved;
+    int32_t kept_rows;                 // the first of them whose logits are kept
     const int32_t* token_ids;          // [tokens]
     const int32_t* starts;             // [sequences] position of each one's first token
     const int32_t* counts;             // [sequences] tokens of each
     const int32_t* const* tables;      // [sequences] block tables
     const int32_t* logit_rows;         // [rows]
-    float* logits;                     // [rows, vocab], or null: only the most likely tokens are wanted
+    float* logits;                     // [kept_rows, vocab]
     int32_t* most_likely;              // [rows], the first of equals
     int64_t nanoseconds[4];            // out: products, attention, head, all
 };

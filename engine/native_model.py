@@ -1,0 +1,61 @@
+"""The model on the CPU kernels: a drop-in beside ``TorchModel`` for bfloat16 on CPUs that have what it takes."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from headway.engine.answer import Answer
+from headway.engine.kv_cache import KVCache
+from headway.engine.values import Chunk
+from headway.kernels.cpu_step import CpuModel, CpuStep, Int32s, StepTimes
+
+
+class NativeModel:
+    """Computes new KV, and for each row the most likely token or its logits. Holds no state of requests."""
+
+    def __init__(self, library: ctypes.CDLL, model: CpuModel, cache: KVCache, threads: int) -> None:
+        self._step = CpuStep(library, model, cache.pools, threads=threads)
+        self._cache = cache
+
+    def wake(self) -> None:
+        """A step follows within microseconds."""
+        self._step.wake()
+
+    def forward(
+        self, chunks: Sequence[Chunk], answers: Sequence[Answer], rows: Sequence[int], kept_rows: int
+    ) -> tuple[Int32s, Tensor]:
+        """Write the KV of all tokens; (most likely token of each row, logits of the first ``kept_rows`` rows).
+
+        ``rows`` are packed tokens: the chunks' one after another. The results live until the next step.
+        """
+        token_ids: list[int] = []
+        for chunk in chunks:
+            token_ids += chunk.token_ids
+        return self._step.run(
+            token_ids,
+            starts=[chunk.start for chunk in chunks],
+            counts=[len(chunk.token_ids) for chunk in chunks],
+            tables=[
+                answer.table_address(chunk.block_table) for answer, chunk in zip(answers, chunks, strict=True)
+            ],
+            rows=rows,
+            kept_rows=kept_rows,
+        )
+
+    def logits(self, chunks: Sequence[Chunk], answers: Sequence[Answer]) -> Tensor:
+        """Logits [tokens, vocab] of every token, float32, in the chunks' order."""
+        tokens = sum(len(chunk.token_ids) for chunk in chunks)
+        return self.forward(chunks, answers, range(tokens), tokens)[1].clone()
+
+    @property
+    def times(self) -> StepTimes:
+        """Where the last step's time went."""
+        return self._step.times
+
+    def close(self) -> None:
+        """End the threads."""
+        self._step.close()

@@ -1,0 +1,248 @@
+"""The CPU's whole step as one native call (``cpu/step.h``): all layers, on threads of the library's own.
+
+Keys and values lie in the blocks of the ordinary pools, each (block, head) tile of block_size · head_dim values in an
+order of its own (``cpu/attention.h``); whoever copies whole blocks need not know it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headway.kernels.cpu_gemm import PackedWeight, WeightRecord
+
+Int32s = NDArray[np.int32]
+
+SILU_MUL: Final = 2
+GELU_TANH_MUL: Final = 3
+"""``HeadwayEpilogue`` of ``cpu/gemm.h``."""
+
+
+class _LayerRecord(ctypes.Structure):
+    _fields_ = (
+        ("qkv", WeightRecord),
+        ("output", WeightRecord),
+        ("gate_up", WeightRecord),
+        ("down", WeightRecord),
+        ("attention_norm", ctypes.c_void_p),
+        ("query_norm", ctypes.c_void_p),
+        ("key_norm", ctypes.c_void_p),
+        ("mlp_norm", ctypes.c_void_p),
+    )
+
+
+class _ModelRecord(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("layers", "hidden", "intermediate", "vocab")),
+        *((name, ctypes.c_int32) for name in ("query_heads", "kv_heads", "head_dim", "block_size")),
+        ("window", ctypes.c_int32),
+        ("activation", ctypes.c_int32),
+        ("norm_eps", ctypes.c_float),
+        ("scale", ctypes.c_float),
+        ("layer", ctypes.POINTER(_LayerRecord)),
+        ("head", WeightRecord),
+        ("embedding", WeightRecord),
+        *((name, ctypes.c_void_p) for name in ("final_norm", "cosines", "sines", "pools")),
+        ("blocks", ctypes.c_int64),
+    )
+
+
+class _StepRecord(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("sequences", "tokens", "rows", "kept_rows")),
+        *((name, ctypes.c_void_p) for name in ("token_ids", "starts", "counts", "tables")),
+        *((name, ctypes.c_void_p) for name in ("logit_rows", "logits", "most_likely")),
+        ("nanoseconds", ctypes.c_int64 * 4),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CpuLayer:
+    """Weights of one block; norms are float32, query_norm and key_norm None without q/k norm."""
+
+    qkv: PackedWeight
+    output: PackedWeight
+    gate_up: PackedWeight
+    down: PackedWeight
+    attention_norm: Tensor
+    query_norm: Tensor | None
+    key_norm: Tensor | None
+    mlp_norm: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class CpuModel:
+    """All that a step reads and that never changes; tensors are contiguous and stay where they are."""
+
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    sliding_window: int | None
+    activation: int
+    """``SILU_MUL`` or ``GELU_TANH_MUL``."""
+    norm_eps: float
+    embedding: PackedWeight
+    layers: tuple[CpuLayer, ...]
+    final_norm: Tensor
+    head: PackedWeight
+    cosines: Tensor
+    """[positions, head_dim / 2] float32, as are the sines."""
+    sines: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Seconds that the last step spent in the layers' products, in attention, in the head, and in all."""
+
+    products: float
+    attention: float
+    head: float
+    total: float
+
+
+class CpuStep:
+    """One model with its threads on one KV pool. Single-threaded; ``close`` ends the threads."""
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        model: CpuModel,
+        pools: Tensor,
+        *,
+        threads: int,
+        cores: Sequence[int] | None = None,
+    ) -> None:
+        """``pools``: bfloat16 [layers, 2, blocks, kv_heads, block_size, head_dim]; head_dim and block_size even.
+
+        ``cores``: where the threads stay, one for each; None: wherever the system puts them.
+        """
+        self._library = library
+        self._kept_alive = (model, pools)
+        layers = (_LayerRecord * len(model.layers))(*[_layer(layer) for layer in model.layers])
+        record = _model(model, layers, pools)
+        pinned = None if cores is None else (ctypes.c_int32 * threads)(*cores)
+        opened = cast(Callable[..., int | None], _function(library, "headway_open", ctypes.c_void_p))
+        context = opened(ctypes.byref(record), threads, pinned)
+        if context is None:
+            raise MemoryError("no memory for the CPU kernels' threads")
+        self._context: ctypes.c_void_p | None = ctypes.c_void_p(context)
+        self._layers = layers
+        self._run = _function(library, "headway_step", ctypes.c_int32)
+        self._wake = _function(library, "headway_wake", None)
+        self._record = _StepRecord()
+        self._vocab = model.head.outputs
+        self._logits = torch.empty(0)
+        self._buffers: dict[str, Int32s] = {}
+
+    def wake(self) -> None:
+        """A step follows within microseconds: let the threads get ready meanwhile."""
+        self._wake(self._context)
+
+    def run(
+        self,
+        token_ids: Sequence[int],
+        starts: Sequence[int],
+        counts: Sequence[int],
+        tables: Sequence[int],
+        rows: Sequence[int],
+        kept_rows: int,
+    ) -> tuple[Int32s, Tensor]:
+        """Write the KV of all tokens; (most likely tokens [rows], logits [kept_rows, vocab] float32).
+
+        ``tables``: addresses of int32 block tables, one per sequence, that reach its last token. ``rows``: packed
+        tokens whose logits are wanted; only those of the first ``kept_rows`` are kept. Both results are overwritten
+        by the next step.
+        """
+        record = self._record
+        record.sequences, record.tokens, record.rows = len(starts), len(token_ids), len(rows)
+        record.kept_rows = kept_rows
+        record.token_ids = self._filled("token_ids", token_ids).ctypes.data
+        record.starts = self._filled("starts", starts).ctypes.data
+        record.counts = self._filled("counts", counts).ctypes.data
+        addresses = np.array(tables, dtype=np.uint64)
+        record.tables = addresses.ctypes.data
+        record.logit_rows = self._filled("rows", rows).ctypes.data
+        most_likely = self._filled("most_likely", rows)
+        record.most_likely = most_likely.ctypes.data
+        if self._logits.shape[0] < kept_rows:
+            self._logits = torch.empty((kept_rows, self._vocab))
+        record.logits = self._logits.data_ptr()
+        if self._run(self._context, ctypes.byref(record)) != 0:
+            raise MemoryError(f"no memory for a step of {len(token_ids)} tokens")
+        return most_likely[: len(rows)], self._logits[:kept_rows]
+
+    @property
+    def times(self) -> StepTimes:
+        """Where the last step's time went, as its calling thread saw it."""
+        return StepTimes(*(count * 1e-9 for count in self._record.nanoseconds))
+
+    def close(self) -> None:
+        """End the threads; nothing can run after that."""
+        context, self._context = self._context, None
+        if context is not None:
+            _function(self._library, "headway_close", None)(context)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_context"):
+            self.close()
+
+    def _filled(self, name: str, values: Sequence[int]) -> Int32s:
+        buffer = self._buffers.get(name)
+        if buffer is None or len(buffer) < len(values):
+            buffer = self._buffers[name] = np.zeros(max(64, 2 * len(values)), dtype=np.int32)
+        buffer[: len(values)] = values
+        return buffer
+
+
+def _layer(layer: CpuLayer) -> _LayerRecord:
+    def address(norm: Tensor | None) -> int | None:
+        return None if norm is None else norm.data_ptr()
+
+    return _LayerRecord(
+        layer.qkv.record,
+        layer.output.record,
+        layer.gate_up.record,
+        layer.down.record,
+        address(layer.attention_norm),
+        address(layer.query_norm),
+        address(layer.key_norm),
+        address(layer.mlp_norm),
+    )
+
+
+def _model(model: CpuModel, layers: ctypes.Array[_LayerRecord], pools: Tensor) -> _ModelRecord:
+    return _ModelRecord(
+        layers=len(model.layers),
+        hidden=model.head.inputs,
+        intermediate=model.layers[0].down.inputs,
+        vocab=model.head.outputs,
+        query_heads=model.query_heads,
+        kv_heads=model.kv_heads,
+        head_dim=model.head_dim,
+        block_size=pools.shape[4],
+        window=model.sliding_window or 0,
+        activation=model.activation,
+        norm_eps=model.norm_eps,
+        scale=model.head_dim**-0.5,
+        layer=layers,
+        head=model.head.record,
+        embedding=model.embedding.record,
+        final_norm=model.final_norm.data_ptr(),
+        cosines=model.cosines.data_ptr(),
+        sines=model.sines.data_ptr(),
+        pools=pools.data_ptr(),
+        blocks=pools.shape[2],
+    )
+
+
+def _function(library: ctypes.CDLL, name: str, result: Any) -> Callable[..., Any]:
+    function = getattr(library, name)
+    function.restype = result
+    return cast(Callable[..., Any], function)
