@@ -63,12 +63,16 @@ def install() -> None:
 
     def patch_lang_tensor(tensor: Any, scope: Any) -> None:
         patch_tensor(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+        scope.set_attr(tensor, "__index__", _as_int)
 
     interpreter._patch_lang_tensor = patch_lang_tensor
     interpreter._convert_float = convert_float
     builder.cast_impl = cast_impl
     builder.create_dot = create_dot
+
+
+def _as_int(scalar: Any) -> int:
+    return int(scalar.handle.data.item())
 
 
 def _wide(handle: Any) -> torch.Tensor:

@@ -18,13 +18,12 @@ its result is the same alone, in any batch and in any chunk.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from headway.kernels.launch import Counts, Launch, next_power_of_two
-from headway.kernels.triton_language import constexpr, jit, tl
+from headway.kernels.launch import Launch, next_power_of_two
+from headway.kernels.triton_language import Operand, constexpr, jit, tl
 from headway.kernels.varlen_batch import ITEM_FIELDS, MERGE_FIELDS, VarlenBatch
 
 
@@ -59,18 +58,18 @@ def varlen_attention(
 
 @jit
 def _tile_of_keys(
-    state: Any,
-    query: Any,
-    key_pool: Any,
-    value_pool: Any,
-    key_scales: Any,
-    value_scales: Any,
-    table: Any,
-    head: Any,
-    position: Any,
-    start: Any,
-    key_end: Any,
-    scale: Any,
+    state: Operand,
+    query: Operand,
+    key_pool: Operand,
+    value_pool: Operand,
+    key_scales: Operand,
+    value_scales: Operand,
+    table: Operand,
+    head: Operand,
+    position: Operand,
+    start: Operand,
+    key_end: Operand,
+    scale: Operand,
     KV_HEADS: constexpr,
     HEAD_DIM: constexpr,
     BLOCK_SIZE: constexpr,
@@ -79,7 +78,7 @@ def _tile_of_keys(
     MASKED: constexpr,
     KEYS: constexpr,
     WIDTH: constexpr,
-) -> Any:
+) -> Operand:
     running_max, total, mixed = state
     keys = start + tl.arange(0, KEYS)
     columns = tl.arange(0, WIDTH)
@@ -118,19 +117,19 @@ def _tile_of_keys(
 
 @jit
 def _varlen_attention_kernel(
-    query: Any,
-    key_pool: Any,
-    value_pool: Any,
-    key_scales: Any,
-    value_scales: Any,
-    out: Any,
-    partial: Any,
-    statistics: Any,
-    items: Any,
-    tables: Any,
-    query_stride: Any,
-    table_stride: Any,
-    scale: Any,
+    query: Operand,
+    key_pool: Operand,
+    value_pool: Operand,
+    key_scales: Operand,
+    value_scales: Operand,
+    out: Operand,
+    partial: Operand,
+    statistics: Operand,
+    items: Operand,
+    tables: Operand,
+    query_stride: Operand,
+    table_stride: Operand,
+    scale: Operand,
     GROUP: constexpr,
     KV_HEADS: constexpr,
     HEAD_DIM: constexpr,
@@ -209,10 +208,10 @@ def _varlen_attention_kernel(
 
 @jit
 def _merge_kernel(
-    out: Any,
-    partial: Any,
-    statistics: Any,
-    merges: Any,
+    out: Operand,
+    partial: Operand,
+    statistics: Operand,
+    merges: Operand,
     GROUP: constexpr,
     KV_HEADS: constexpr,
     HEAD_DIM: constexpr,

@@ -78,7 +78,7 @@ class VarlenBatch:
 def plan_varlen(
     sequences: Sequence[PagedSequence], shape: AttentionShape, chip: Chip, *, deterministic: bool = False
 ) -> VarlenBatch:
-    """Cut the batch into items. ``deterministic``: a token's sums never depend on what else is in the batch."""
+    """Cut the batch into items; ``deterministic``: so that a token's sums never depend on the batch."""
     queries = np.array([(s.query_start, s.query_len, s.context_len) for s in sequences], dtype=np.int64)
     longest = int(queries[:, 1].max(initial=0))
     tile = attention_tile(shape, longest, chip, deterministic=deterministic)
@@ -87,12 +87,12 @@ def plan_varlen(
     items, merges = _items(tiles, split)
     tables = _tables(sequences)
     parts = [_padded(part) for part in (items, merges, tables)]
-    uploaded = to_device(np.concatenate(parts), shape.device)
-    first, second, third = uploaded.split([len(part) for part in parts])
+    first, second = len(parts[0]), len(parts[0]) + len(parts[1])
+    uploaded = to_device(np.concatenate(parts), shape.device)  # one copy for all
     return VarlenBatch(
-        items=first[: items.size].view(-1, ITEM_FIELDS),
-        merges=second[: merges.size].view(-1, MERGE_FIELDS),
-        tables=third[: tables.size].view(tables.shape),
+        items=uploaded[: items.size].view(-1, ITEM_FIELDS),
+        merges=uploaded[first : first + merges.size].view(-1, MERGE_FIELDS),
+        tables=uploaded[second : second + tables.size].view(tables.shape),
         slots=int(merges[:, 3].sum()),
         merge_tokens=int(merges[:, 1].max(initial=0)),
         tile=tile,
