@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
+from gguf.constants import GGMLQuantizationType
 
 from headway.engine.dequantize import PLAIN_DTYPES, dequantize
 from headway.engine.errors import ModelError
@@ -17,6 +18,7 @@ from headway.engine.gguf_tokenizer import tokenizer_from_gguf
 from headway.engine.interfaces import Tokenizer
 from headway.engine.model_config import Architecture, ModelConfig
 from headway.engine.weight_shapes import Shape, check_weights, weight_shapes
+from headway.kernels.weight_rows import WeightKind, WeightRows, gguf_rows
 
 _GLOBAL_NAMES: Final[Mapping[str, str]] = {
     "model.embed_tokens": "token_embd",
@@ -35,6 +37,11 @@ _LAYER_NAMES: Final[Mapping[str, str]] = {
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+}
+_KERNEL_KINDS: Final[Mapping[GGMLQuantizationType, WeightKind]] = {
+    GGMLQuantizationType.Q4_0: WeightKind.Q4_0,
+    GGMLQuantizationType.Q4_1: WeightKind.Q4_1,
+    GGMLQuantizationType.Q8_0: WeightKind.Q8_0,
 }
 _NAME = re.compile(r"^(?:model\.layers\.(?P<layer>\d+)\.)?(?P<module>.+)\.(?P<kind>weight|bias)$")
 _ROPE_FREQUENCIES: Final = "rope_freqs.weight"
@@ -71,6 +78,16 @@ class GgufCheckpoint:
             return _values(rows, entry).reshape(entry.shape)
         except ModelError as error:
             raise ModelError(f"{self._file.path}: {entry.name}: {error}") from error
+
+    def blocks(self, name: str) -> WeightRows | None:
+        """The weight's own blocks [out, bytes] in Hugging Face's order, if the CPU kernels know the kind; else None."""
+        entry = self._file.tensors[_gguf_name(name)]
+        kind = _KERNEL_KINDS.get(entry.type)
+        if kind is None or len(entry.shape) != 2:
+            return None
+        rows = _row_bytes(entry)
+        heads = self._interleaved_heads(name)
+        return gguf_rows(_split_halves(rows, heads) if heads else rows, kind)
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that the file's metadata describes."""

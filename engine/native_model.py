@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
-import torch
 from torch import Tensor
 
 from headway.engine.answer import Answer
 from headway.engine.kv_cache import KVCache
-from headway.engine.values import Chunk
+from headway.engine.sampler import Sampler, SamplingRow
+from headway.engine.values import Chunk, Sampled
 from headway.kernels.cpu_step import CpuModel, CpuStep, Int32s, StepTimes
+
+
+def _ends(chunks: Sequence[Chunk]) -> Iterator[int]:
+    """Packed tokens up to each chunk's end."""
+    return accumulate(len(chunk.token_ids) for chunk in chunks)
 
 
 class NativeModel:
@@ -45,6 +51,28 @@ class NativeModel:
             rows=rows,
             kept_rows=kept_rows,
         )
+
+    def sample(
+        self,
+        chunks: Sequence[Chunk],
+        answers: Sequence[Answer],
+        rows: Sequence[SamplingRow],
+        sampler: Sampler,
+    ) -> tuple[Sampled, ...]:
+        """One token per sampling chunk. Logits leave the kernels only for rows that do more than take the largest."""
+        last_tokens = [end - 1 for end, chunk in zip(_ends(chunks), chunks, strict=True) if chunk.samples]
+        order = sorted(range(len(rows)), key=lambda i: rows[i].takes_most_likely)
+        kept = sum(not row.takes_most_likely for row in rows)
+        most_likely, logits = self.forward(chunks, answers, [last_tokens[i] for i in order], kept)
+        tokens: list[int] = most_likely.tolist()
+        sampled = (
+            dict(zip(order, sampler.sample(logits, [rows[i] for i in order[:kept]]), strict=False))
+            if kept
+            else {}
+        )
+        for i, token in zip(order[kept:], tokens[kept:], strict=True):
+            sampled[i] = Sampled(rows[i].answer.key, token)
+        return tuple([sampled[i] for i in range(len(rows))])
 
     def logits(self, chunks: Sequence[Chunk], answers: Sequence[Answer]) -> Tensor:
         """Logits [tokens, vocab] of every token, float32, in the chunks' order."""

@@ -3,31 +3,49 @@
 from __future__ import annotations
 
 import ctypes
+from collections import Counter
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from headway.engine.checkpoint import Checkpoint
+from headway.engine.cpu_kernels import Quantization
+from headway.engine.errors import ModelError
 from headway.engine.model_config import ModelConfig
 from headway.engine.rope import rotary_tables
-from headway.kernels.cpu_gemm import PackedWeight
-from headway.kernels.cpu_step import GELU_TANH_MUL, SILU_MUL, CpuLayer, CpuModel
+from headway.kernels.cpu_gemm import Epilogue, PackedWeight
+from headway.kernels.cpu_step import CpuLayer, CpuModel
+from headway.kernels.weight_rows import GROUP, WeightKind, WeightRows, bf16_rows, q8_0_rows
+
+FOUR_BITS = frozenset({WeightKind.Q4_0, WeightKind.Q4_1})
 
 
-def load_native_weights(library: ctypes.CDLL, checkpoint: Checkpoint, positions: int) -> CpuModel:
-    """Read, pack and lay out every weight, with rotary tables for ``positions``. ModelError: damaged."""
+@runtime_checkable
+class QuantizedCheckpoint(Protocol):
+    """A checkpoint whose file holds blocks that the kernels read as they are."""
+
+    def blocks(self, name: str) -> WeightRows | None:
+        """The weight's own blocks in Hugging Face's order; None when it is stored otherwise."""
+        ...
+
+
+def load_native_weights(
+    library: ctypes.CDLL, checkpoint: Checkpoint, positions: int, quantization: Quantization
+) -> CpuModel:
+    """Read, pack and lay out every weight, with rotary tables for ``positions``. ModelError: damaged, or not 4-bit."""
     config = checkpoint.config
-    reader = _Reader(library, checkpoint)
+    reader = _Reader(library, checkpoint, quantization)
     head = reader.weight(["model.embed_tokens" if config.tied_embeddings else "lm_head"])
     tables = rotary_tables(config.rope, config.head_dim, positions, torch.float32, torch.device("cpu"))
     half = config.head_dim // 2
-    return CpuModel(
+    model = CpuModel(
         query_heads=config.query_head_count,
         kv_heads=config.kv_head_count,
         head_dim=config.head_dim,
         sliding_window=config.sliding_window,
-        activation=SILU_MUL if config.activation == "silu" else GELU_TANH_MUL,
+        activation=Epilogue.SILU_MUL if config.activation == "silu" else Epilogue.GELU_TANH_MUL,
         norm_eps=config.norm_eps,
         # Read row by row from the head's own layout: a tied table needs no second copy.
         embedding=head if config.tied_embeddings else reader.weight(["model.embed_tokens"]),
@@ -37,6 +55,20 @@ def load_native_weights(library: ctypes.CDLL, checkpoint: Checkpoint, positions:
         cosines=tables.cos[:, :half].contiguous(),
         sines=tables.signed_sin[:, half:].contiguous(),
     )
+    if quantization == "q4" and not FOUR_BITS & {layer.down.kind for layer in model.layers}:
+        raise ModelError(
+            "quantization q4 reads the 4-bit blocks of a GGUF file (Q4_0 or Q4_1), which this model's files do not "
+            "hold; take such a file, or --quantization int8"
+        )
+    return model
+
+
+def kinds_of(model: CpuModel) -> str:
+    """The layers' weight kinds and the head's, for people: ``Q4_1, head Q8_0``."""
+    counts = Counter(
+        weight.kind.name for layer in model.layers for weight in (layer.qkv, layer.gate_up, layer.down)
+    )
+    return f"{', '.join(name for name, _ in counts.most_common())}, head {model.head.kind.name}"
 
 
 def _layer(reader: _Reader, config: ModelConfig, name: str) -> CpuLayer:
@@ -44,7 +76,9 @@ def _layer(reader: _Reader, config: ModelConfig, name: str) -> CpuLayer:
     return CpuLayer(
         qkv=reader.weight([f"{attention}.{letter}_proj" for letter in "qkv"], has_bias=config.qkv_bias),
         output=reader.weight([f"{attention}.o_proj"], has_bias=config.output_bias),
-        gate_up=reader.weight([f"{mlp}.gate_proj", f"{mlp}.up_proj"], has_bias=config.mlp_bias, is_paired=True),
+        gate_up=reader.weight(
+            [f"{mlp}.gate_proj", f"{mlp}.up_proj"], has_bias=config.mlp_bias, is_paired=True
+        ),
         down=reader.weight([f"{mlp}.down_proj"], has_bias=config.mlp_bias),
         attention_norm=reader.vector(f"{name}.input_layernorm.weight"),
         query_norm=reader.vector(f"{attention}.q_norm.weight") if config.qk_norm else None,
@@ -56,16 +90,33 @@ def _layer(reader: _Reader, config: ModelConfig, name: str) -> CpuLayer:
 class _Reader:
     """Tensors of one checkpoint as the kernels want them."""
 
-    def __init__(self, library: ctypes.CDLL, checkpoint: Checkpoint) -> None:
+    def __init__(self, library: ctypes.CDLL, checkpoint: Checkpoint, quantization: Quantization) -> None:
         self._library = library
         self._checkpoint = checkpoint
+        self._quantization = quantization
 
     def vector(self, name: str) -> Tensor:
         """A float32 copy: a mapped file may be replaced while we run."""
         return self._checkpoint.tensor(name).to(torch.float32, copy=True)
 
-    def weight(self, names: Sequence[str], *, has_bias: bool = False, is_paired: bool = False) -> PackedWeight:
+    def weight(
+        self, names: Sequence[str], *, has_bias: bool = False, is_paired: bool = False
+    ) -> PackedWeight:
         """Projections fused along their outputs."""
         bias = torch.cat([self.vector(f"{name}.bias") for name in names]) if has_bias else None
-        parts = [self._checkpoint.tensor(f"{name}.weight") for name in names]
+        parts = [self._rows(f"{name}.weight") for name in names]
+        if len({part.kind for part in parts}) > 1:  # some files keep more bits for some of them
+            parts = [self._rounded(f"{name}.weight") for name in names]
         return PackedWeight(self._library, parts, is_paired, bias)
+
+    def _rows(self, name: str) -> WeightRows:
+        if self._quantization == "none":
+            return bf16_rows(self._checkpoint.tensor(name))
+        stored = self._checkpoint.blocks(name) if isinstance(self._checkpoint, QuantizedCheckpoint) else None
+        if stored is not None and not (self._quantization == "int8" and stored.kind in FOUR_BITS):
+            return stored
+        return self._rounded(name)
+
+    def _rounded(self, name: str) -> WeightRows:
+        weight = self._checkpoint.tensor(name)
+        return q8_0_rows(weight) if weight.shape[1] % GROUP == 0 else bf16_rows(weight)

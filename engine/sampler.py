@@ -35,6 +35,18 @@ class SamplingRow:
     answer: Answer
     index: int
 
+    @property
+    def takes_most_likely(self) -> bool:
+        """Whether the largest raw logit decides alone, and nobody asks for more than the token."""
+        sampling = self.answer.sampling
+        return (
+            sampling.is_greedy
+            and sampling.logprobs is None
+            and self.answer.history is None
+            and not sampling.logit_bias
+            and self.index >= sampling.min_tokens
+        )
+
 
 class Sampler:
     """Chooses one token per row, by the row's logits, parameters and index alone."""

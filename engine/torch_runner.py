@@ -15,11 +15,14 @@ from headway.engine.answer import Answer
 from headway.engine.checkpoint import Checkpoint
 from headway.engine.compute_dtype import compute_dtype
 from headway.engine.copy_bus import CudaBus
+from headway.engine.cpu_kernels import CpuSettings, choose_computation
 from headway.engine.errors import InvariantError, ModelError
 from headway.engine.host_cache import HostCache
 from headway.engine.kv_cache import KVCache, block_bytes, block_count_within
 from headway.engine.last_step import LastStep
 from headway.engine.model_config import ModelConfig
+from headway.engine.native_model import NativeModel
+from headway.engine.native_weights import kinds_of, load_native_weights
 from headway.engine.rope import rotary_tables
 from headway.engine.sampler import Sampler, SamplingRow
 from headway.engine.step_inputs import StepInputs, pack
@@ -29,6 +32,8 @@ from headway.engine.values import Admitted, Chunk, RequestKey, Sampled, StepPlan
 from headway.engine.warm_up import warm_up
 from headway.kernels.attention_plan import AttentionShape
 
+TORCH_ONLY = CpuSettings(kernels="torch")
+
 
 class TorchRunner:
     """A ``Runner`` for one model on one device. Single-threaded; ``load`` makes one."""
@@ -36,7 +41,7 @@ class TorchRunner:
     def __init__(
         self,
         config: ModelConfig,
-        model: TorchModel,
+        model: TorchModel | NativeModel,
         cache: KVCache,
         *,
         dtype: torch.dtype,
@@ -44,7 +49,10 @@ class TorchRunner:
         max_model_len: int,
         clock: Callable[[], float],
         host_slots: int = 0,
+        kernels: str = "torch",
     ) -> None:
+        self.kernels = kernels
+        """What computes, in words: for the log."""
         self._model = model
         self._cache = cache
         bus = CudaBus(device) if device.type == "cuda" and host_slots else None
@@ -79,14 +87,15 @@ class TorchRunner:
         threads: int | None = None,
         max_model_len: int | None = None,
         available_bytes: int | None = None,
+        cpu: CpuSettings = TORCH_ONLY,
         clock: Callable[[], float] = time.perf_counter,
     ) -> TorchRunner:
         """Load, lay out and warm up a model.
 
         ``host_cache_bytes``: host memory for swapped requests; 0: never swap. ``max_model_len`` lowers the
         model's own limit. ``available_bytes``: memory that may be taken on the
-        device; None: do not check. ``threads``: torch's for this process; None: as they are. Raises
-        ModelError, saying what to change.
+        device; None: do not check. ``threads``: torch's for this process; None: as they are. ``cpu``: native
+        kernels and their weights, for bfloat16 on a CPU. Raises ModelError, saying what to change.
         """
         if threads is not None:
             torch.set_num_threads(threads)
@@ -95,12 +104,20 @@ class TorchRunner:
         blocks = block_count_within(
             config, kv_cache_bytes=kv_cache_bytes, block_size=block_size, dtype=number
         )
+        chosen = choose_computation(cpu, config, dtype=number, device=place, block_size=block_size)
         _check_memory(config, number, blocks * block_bytes(config, block_size, number), available_bytes)
         limit = min(config.max_position, max_model_len or config.max_position, blocks * block_size)
         with torch.inference_mode():
-            tables = rotary_tables(config.rope, config.head_dim, limit, number, place)
-            model = TorchModel(config, load_weights(checkpoint, number, place), tables)
             cache = KVCache(config, block_count=blocks, block_size=block_size, dtype=number, device=place)
+            model: TorchModel | NativeModel
+            if chosen.library is None:
+                tables = rotary_tables(config.rope, config.head_dim, limit, number, place)
+                model = TorchModel(config, load_weights(checkpoint, number, place), tables)
+                kernels = f"torch ({chosen.reason})"
+            else:
+                weights = load_native_weights(chosen.library, checkpoint, limit, cpu.quantization)
+                model = NativeModel(chosen.library, weights, cache, torch.get_num_threads())
+                kernels = f"native ({kinds_of(weights)})"
         runner = cls(
             config,
             model,
@@ -110,6 +127,7 @@ class TorchRunner:
             max_model_len=limit,
             clock=clock,
             host_slots=host_cache_bytes // block_bytes(config, block_size, number),
+            kernels=kernels,
         )
         warm_up(runner)
         return runner
@@ -158,6 +176,8 @@ class TorchRunner:
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step to its end. InvariantError: a chunk that no honest plan holds; nothing ran then."""
         started = self._clock()
+        if isinstance(self._model, NativeModel) and plan.chunks:
+            self._model.wake()  # its threads get ready while the inputs are packed
         self._update(plan.released, plan.admitted)
         chunks = self._last.fill(plan.chunks)
         answers = [self._answer(chunk) for chunk in chunks]
@@ -167,18 +187,27 @@ class TorchRunner:
         rows = [SamplingRow(a, a.index_after(c)) for a, c in zip(answers, chunks, strict=True) if c.samples]
         sampled: tuple[Sampled, ...] = ()
         if chunks:
-            logits = self._model.forward(self._pack(chunks, answers), self._cache)
-            sampled = self._sampler.sample(logits, rows) if rows else ()
+            sampled = self._choose(chunks, answers, rows)
         self._last.remember(chunks, sampled)
         copied_step = self._host.copied_step(plan.step, wait=not chunks)
         elapsed = self._clock() - started
         return StepResult(plan.step, sampled, elapsed, copied_step, self._host.take_times())
+
+    def _choose(
+        self, chunks: Sequence[Chunk], answers: Sequence[Answer], rows: Sequence[SamplingRow]
+    ) -> tuple[Sampled, ...]:
+        if isinstance(self._model, NativeModel):
+            return self._model.sample(chunks, answers, rows, self._sampler)
+        logits = self._model.forward(self._pack(chunks, answers), self._cache)
+        return self._sampler.sample(logits, rows) if rows else ()
 
     @torch.inference_mode()
     def logits(self, plan: StepPlan) -> Tensor:
         """Run one step; return the raw logits [new tokens, vocab] of every new token, in the plan's order."""
         self._update(plan.released, plan.admitted)
         answers = [self._answer(chunk) for chunk in plan.chunks]
+        if isinstance(self._model, NativeModel):
+            return self._model.logits(plan.chunks, answers)
         return self._model.forward(self._pack(plan.chunks, answers, all_logits=True), self._cache)
 
     def _update(self, released: Sequence[RequestKey], admitted: Sequence[Admitted]) -> None:

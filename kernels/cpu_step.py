@@ -9,20 +9,16 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headway.kernels.cpu_gemm import PackedWeight, WeightRecord
+from headway.kernels.cpu_gemm import Epilogue, PackedWeight, WeightRecord
 
 Int32s = NDArray[np.int32]
-
-SILU_MUL: Final = 2
-GELU_TANH_MUL: Final = 3
-"""``HeadwayEpilogue`` of ``cpu/gemm.h``."""
 
 
 class _LayerRecord(ctypes.Structure):
@@ -85,8 +81,8 @@ class CpuModel:
     kv_heads: int
     head_dim: int
     sliding_window: int | None
-    activation: int
-    """``SILU_MUL`` or ``GELU_TANH_MUL``."""
+    activation: Epilogue
+    """Of the gated product."""
     norm_eps: float
     embedding: PackedWeight
     layers: tuple[CpuLayer, ...]
@@ -228,7 +224,7 @@ def _model(model: CpuModel, layers: ctypes.Array[_LayerRecord], pools: Tensor) -
         head_dim=model.head_dim,
         block_size=pools.shape[4],
         window=model.sliding_window or 0,
-        activation=model.activation,
+        activation=int(model.activation),
         norm_eps=model.norm_eps,
         scale=model.head_dim**-0.5,
         layer=layers,

@@ -51,7 +51,9 @@ def _load(target: Path) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(target))
     except OSError as error:
-        raise NativeUnavailable(f"{target} cannot be loaded ({error}); remove it to have it compiled again") from error
+        raise NativeUnavailable(
+            f"{target} cannot be loaded ({error}); remove it to have it compiled again"
+        ) from error
 
 
 def cpu_features() -> frozenset[str]:
@@ -107,7 +109,9 @@ def _compile(compiler: str, target: Path) -> None:
             timeout=COMPILE_SECONDS,
         )
         if done.returncode != 0:
-            raise NativeUnavailable(f"{compiler} could not compile the CPU kernels: {_first_error(done.stderr)}")
+            raise NativeUnavailable(
+                f"{compiler} could not compile the CPU kernels: {_first_error(done.stderr)}"
+            )
         os.replace(made, target)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NativeUnavailable(f"the CPU kernels could not be compiled: {error}") from error
