@@ -55,7 +55,7 @@ class Answer:
         return self._table
 
     def table_address(self, block_table: tuple[int, ...]) -> int:
-        """Where the block table lies as int32, for native code; valid until the table grows or the answer ends."""
+        """Where the block table lies as int32, for native code; valid until the table grows."""
         if block_table is not self._native_block_table:
             self._native_block_table = block_table
             self._native_table = np.array(block_table, dtype=np.int32)

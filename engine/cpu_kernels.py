@@ -11,12 +11,12 @@ import torch
 
 from headway.engine.errors import ModelError
 from headway.engine.model_config import ModelConfig
-from headway.kernels.native_library import NativeUnavailable, load_native
+from headway.kernels.native_library import NativeUnavailableError, load_native
 
 CpuKernels: TypeAlias = Literal["auto", "native", "torch"]
 Quantization: TypeAlias = Literal["auto", "none", "int8", "q4"]
-"""Of the weights, under the native kernels. ``q4``: a GGUF file's own 4-bit blocks as they are, the rest as int8.
-``int8``: blocks of 32 with a scale each (Q8_0). ``auto``: the file's own blocks, else int8 (decision 0020)."""
+"""Of the weights, under the native kernels. ``q4``: a GGUF file's own 4-bit blocks as they are, the rest as
+int8. ``int8``: blocks of 32 with a scale each (Q8_0). ``auto``: the file's own blocks, else int8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,13 @@ def choose_computation(
     """Load the kernels if they can run. ModelError: they were asked for by name and cannot."""
     try:
         return Computation(_library(settings, config, dtype, device, block_size), "")
-    except NativeUnavailable as error:
+    except NativeUnavailableError as error:
         if settings.kernels == "native":
             raise ModelError(f"the native CPU kernels cannot run: {error}") from error
         if settings.quantization in {"int8", "q4"}:
             raise ModelError(
-                f"quantization {settings.quantization} needs the native CPU kernels, which cannot run: {error}"
+                f"quantization {settings.quantization} needs the native CPU kernels, which cannot run: "
+                f"{error}"
             ) from error
         return Computation(None, str(error))
 
@@ -57,14 +58,14 @@ def _library(
     settings: CpuSettings, config: ModelConfig, dtype: torch.dtype, device: torch.device, block_size: int
 ) -> ctypes.CDLL:
     if settings.kernels == "torch":
-        raise NativeUnavailable("torch was asked for")
+        raise NativeUnavailableError("torch was asked for")
     if device.type != "cpu":
-        raise NativeUnavailable(f"they are for CPUs, and the device is {device.type}")
+        raise NativeUnavailableError(f"they are for CPUs, and the device is {device.type}")
     if dtype != torch.bfloat16:
-        raise NativeUnavailable("they compute in bfloat16 only; float32 is torch's")
+        raise NativeUnavailableError("they compute in bfloat16 only; float32 is torch's")
     # Keys lie in pairs along the head, values in pairs along the block.
     if block_size % 2 or config.head_dim % 2:
-        raise NativeUnavailable(f"blocks of {block_size} tokens or heads of {config.head_dim} are odd")
+        raise NativeUnavailableError(f"blocks of {block_size} tokens or heads of {config.head_dim} are odd")
     if settings.cache_dir is None:
-        raise NativeUnavailable("there is no folder to keep them in")
+        raise NativeUnavailableError("there is no folder to keep them in")
     return load_native(settings.cache_dir)

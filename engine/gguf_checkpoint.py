@@ -80,7 +80,7 @@ class GgufCheckpoint:
             raise ModelError(f"{self._file.path}: {entry.name}: {error}") from error
 
     def blocks(self, name: str) -> WeightRows | None:
-        """The weight's own blocks [out, bytes] in Hugging Face's order, if the CPU kernels know the kind; else None."""
+        """The weight's own blocks [out, bytes] in Hugging Face's order; None: a kind that no kernel reads."""
         entry = self._file.tensors[_gguf_name(name)]
         kind = _KERNEL_KINDS.get(entry.type)
         if kind is None or len(entry.shape) != 2:

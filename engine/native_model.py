@@ -1,4 +1,4 @@
-"""The model on the CPU kernels: a drop-in beside ``TorchModel`` for bfloat16 on CPUs that have what it takes."""
+"""The model on the native CPU kernels, beside ``TorchModel``: bfloat16 activations and KV."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class NativeModel:
     def forward(
         self, chunks: Sequence[Chunk], answers: Sequence[Answer], rows: Sequence[int], kept_rows: int
     ) -> tuple[Int32s, Tensor]:
-        """Write the KV of all tokens; (most likely token of each row, logits of the first ``kept_rows`` rows).
+        """Write the KV of all tokens; (most likely tokens of the rows, logits of the first ``kept_rows``).
 
         ``rows`` are packed tokens: the chunks' one after another. The results live until the next step.
         """
@@ -59,7 +59,7 @@ class NativeModel:
         rows: Sequence[SamplingRow],
         sampler: Sampler,
     ) -> tuple[Sampled, ...]:
-        """One token per sampling chunk. Logits leave the kernels only for rows that do more than take the largest."""
+        """One token per sampling chunk; only rows that do more than take the largest logit need theirs."""
         last_tokens = [end - 1 for end, chunk in zip(_ends(chunks), chunks, strict=True) if chunk.samples]
         order = sorted(range(len(rows)), key=lambda i: rows[i].takes_most_likely)
         kept = sum(not row.takes_most_likely for row in rows)

@@ -34,7 +34,10 @@ class QuantizedCheckpoint(Protocol):
 def load_native_weights(
     library: ctypes.CDLL, checkpoint: Checkpoint, positions: int, quantization: Quantization
 ) -> CpuModel:
-    """Read, pack and lay out every weight, with rotary tables for ``positions``. ModelError: damaged, or not 4-bit."""
+    """Read, pack and lay out every weight, with rotary tables for ``positions``.
+
+    ModelError: damaged, or without the 4-bit blocks that were asked for.
+    """
     config = checkpoint.config
     reader = _Reader(library, checkpoint, quantization)
     head = reader.weight(["model.embed_tokens" if config.tied_embeddings else "lm_head"])
@@ -57,8 +60,8 @@ def load_native_weights(
     )
     if quantization == "q4" and not FOUR_BITS & {layer.down.kind for layer in model.layers}:
         raise ModelError(
-            "quantization q4 reads the 4-bit blocks of a GGUF file (Q4_0 or Q4_1), which this model's files do not "
-            "hold; take such a file, or --quantization int8"
+            "quantization q4 reads the 4-bit blocks of a GGUF file (Q4_0 or Q4_1), which this model's files "
+            "do not hold; take such a file, or --quantization int8"
         )
     return model
 

@@ -1,7 +1,7 @@
 """The CPU's whole step as one native call (``cpu/step.h``): all layers, on threads of the library's own.
 
-Keys and values lie in the blocks of the ordinary pools, each (block, head) tile of block_size · head_dim values in an
-order of its own (``cpu/attention.h``); whoever copies whole blocks need not know it.
+Keys and values lie in the blocks of the ordinary pools, each (block, head) tile of block_size · head_dim
+values in an order of its own (``cpu/attention.h``); whoever copies whole blocks need not know it.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class CpuStep:
         threads: int,
         cores: Sequence[int] | None = None,
     ) -> None:
-        """``pools``: bfloat16 [layers, 2, blocks, kv_heads, block_size, head_dim]; head_dim and block_size even.
+        """``pools``: bfloat16 [layers, 2, blocks, kv_heads, block_size, head_dim], the last two even.
 
         ``cores``: where the threads stay, one for each; None: wherever the system puts them.
         """
@@ -152,9 +152,9 @@ class CpuStep:
     ) -> tuple[Int32s, Tensor]:
         """Write the KV of all tokens; (most likely tokens [rows], logits [kept_rows, vocab] float32).
 
-        ``tables``: addresses of int32 block tables, one per sequence, that reach its last token. ``rows``: packed
-        tokens whose logits are wanted; only those of the first ``kept_rows`` are kept. Both results are overwritten
-        by the next step.
+        ``tables``: addresses of int32 block tables, one per sequence, that reach its last token. ``rows``:
+        packed tokens whose logits are wanted; only those of the first ``kept_rows`` are kept. Both results
+        are overwritten by the next step.
         """
         record = self._record
         record.sequences, record.tokens, record.rows = len(starts), len(token_ids), len(rows)

@@ -1,9 +1,9 @@
 """The CPU kernels as a shared library: compiled at first use for this very machine, then kept.
 
-``cpu/*.cpp`` (C++17, a C interface, no dependencies) become one library whose name is the hash of all that it
-follows from: sources, compiler, flags and the CPU's features. It is written beside its final name and renamed, so
-any number of processes may start at once; the loser's copy is the same file. Compiling takes some ten seconds, a
-later start 10 ms. ctypes releases the interpreter's lock during every call.
+``cpu/*.cpp`` (C++17, a C interface, no dependencies) become one library whose name is the hash of all that
+it follows from: sources, compiler, flags and the CPU's features. It is written beside its final name and
+renamed, so any number of processes may start at once; the loser's copy is the same file. Compiling takes some
+ten seconds, a later start 10 ms. ctypes releases the interpreter's lock during every call.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ SOURCES: Final = Path(__file__).resolve().parent / "cpu"
 COMPILERS: Final = ("g++", "clang++", "c++")
 FLAGS: Final = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-pthread", "-fno-math-errno")
 FEATURES: Final = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16")
-"""What the code is written in, as /proc/cpuinfo names them; all of Zen 4 and later, Cooper Lake, Sapphire Rapids
-and later."""
+"""What the code is written in, as /proc/cpuinfo names them: Zen 4 and later, Cooper Lake, Sapphire Rapids and
+later."""
 COMPILE_SECONDS: Final = 300.0
 CPU_FACTS: Final = Path("/proc/cpuinfo")
 
 
-class NativeUnavailable(Exception):
+class NativeUnavailableError(Exception):
     """The CPU kernels cannot run here; the message says what is missing and what would help."""
 
 
@@ -38,7 +38,7 @@ def load_native(cache_dir: Path, compilers: Sequence[str] = COMPILERS) -> ctypes
     features = cpu_features()
     missing = [feature for feature in FEATURES if feature not in features]
     if missing:
-        raise NativeUnavailable(f"this CPU has no {', '.join(missing)}")
+        raise NativeUnavailableError(f"this CPU has no {', '.join(missing)}")
     compiler = find_compiler(compilers)
     target = cache_dir / f"kernels-{_fingerprint(compiler, features)}.so"
     if not target.exists():
@@ -51,7 +51,7 @@ def _load(target: Path) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(target))
     except OSError as error:
-        raise NativeUnavailable(
+        raise NativeUnavailableError(
             f"{target} cannot be loaded ({error}); remove it to have it compiled again"
         ) from error
 
@@ -75,9 +75,9 @@ def find_compiler(compilers: Sequence[str]) -> str:
         found = shutil.which(name)
         if found:
             return found
-    raise NativeUnavailable(
-        f"no C++ compiler ({', '.join(compilers) or 'none given'}) is installed; install one (Debian and Ubuntu: g++, "
-        "Fedora: gcc-c++) and start again"
+    raise NativeUnavailableError(
+        f"no C++ compiler ({', '.join(compilers) or 'none given'}) is installed; install one (Debian and "
+        "Ubuntu: g++, Fedora: gcc-c++) and start again"
     )
 
 
@@ -98,7 +98,9 @@ def _compile(compiler: str, target: Path) -> None:
         # On the same file system as the target, so that the rename is atomic.
         folder = tempfile.mkdtemp(prefix=".compiling-", dir=target.parent)
     except OSError as error:
-        raise NativeUnavailable(f"the cache folder {target.parent} cannot be written: {error}") from error
+        raise NativeUnavailableError(
+            f"the cache folder {target.parent} cannot be written: {error}"
+        ) from error
     try:
         made = Path(folder) / target.name
         done = subprocess.run(
@@ -109,12 +111,12 @@ def _compile(compiler: str, target: Path) -> None:
             timeout=COMPILE_SECONDS,
         )
         if done.returncode != 0:
-            raise NativeUnavailable(
+            raise NativeUnavailableError(
                 f"{compiler} could not compile the CPU kernels: {_first_error(done.stderr)}"
             )
         os.replace(made, target)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise NativeUnavailable(f"the CPU kernels could not be compiled: {error}") from error
+        raise NativeUnavailableError(f"the CPU kernels could not be compiled: {error}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -22,6 +22,8 @@ def worker_command(settings: UpSettings, worker_id: str, index: int) -> list[str
         ("--model", settings.model),
         ("--served-name", served_name(settings.model, settings.served_name)),
         ("--dtype", settings.dtype),
+        ("--cpu-kernels", settings.cpu_kernels),
+        ("--quantization", settings.quantization),
         ("--worker-id", worker_id),
         ("--kv-cache", settings.kv_cache_bytes),
         ("--max-sequences", settings.max_sequences),

@@ -22,7 +22,13 @@ from headway.services.cli_simulate import add_simulate_command
 from headway.services.cli_tenants import add_tenant_commands
 from headway.services.cli_trace import add_trace_command
 from headway.services.errors import ServiceError, StartError
-from headway.services.settings import GatewaySettings, UpSettings, WorkerSettings, default_state_dir
+from headway.services.settings import (
+    GatewaySettings,
+    UpSettings,
+    WorkerSettings,
+    default_cache_dir,
+    default_state_dir,
+)
 from headway.services.terminal import show_failure
 
 _UP = UpSettings(state_dir=Path())
@@ -64,6 +70,8 @@ def up(
     model: options.Model = _UP.model,
     served_name: options.ServedName = None,
     dtype: options.Dtype = _UP.dtype,
+    cpu_kernels: options.CpuKernelsOption = _UP.cpu_kernels,
+    quantization: options.QuantizationOption = _UP.quantization,
     state_dir: options.StateDirectory = None,
     redis_url: options.RedisUrl = None,
     redis_port: options.RedisPort = None,
@@ -93,6 +101,8 @@ def up(
         model=model,
         served_name=served_name,
         dtype=dtype,
+        cpu_kernels=cpu_kernels,
+        quantization=quantization,
         redis_url=redis_url,
         redis_port=redis_port,
         redis_memory_bytes=redis_memory,
@@ -145,6 +155,9 @@ def worker(
     model: options.Model = _WORKER.model,
     served_name: options.ServedName = None,
     dtype: options.Dtype = _WORKER.dtype,
+    cpu_kernels: options.CpuKernelsOption = _WORKER.cpu_kernels,
+    quantization: options.QuantizationOption = _WORKER.quantization,
+    cache_dir: options.CacheDirectory = None,
     device: options.Device = _WORKER.device,
     worker_id: options.WorkerId = _WORKER.worker_id,
     kv_cache: options.KvCache = None,
@@ -184,6 +197,9 @@ def worker(
         model=model,
         served_name=served_name,
         dtype=dtype,
+        cpu_kernels=cpu_kernels,
+        quantization=quantization,
+        cache_dir=cache_dir or default_cache_dir(),
         device=device,
         worker_id=worker_id,
         kv_cache_bytes=kv_cache,

@@ -14,7 +14,7 @@ from typing import Annotated, Literal, TypeVar
 import typer
 
 from headway.services.errors import ServiceError, UsageError
-from headway.services.settings import DType, LogFormat, PolicyName
+from headway.services.settings import CpuKernels, DType, LogFormat, PolicyName, Quantization
 from headway.services.tenant_weights import parse_weights
 from headway.services.units import parse_duration, parse_size
 
@@ -97,6 +97,32 @@ ServedName = Annotated[
     ),
 ]
 Dtype = Annotated[DType, typer.Option(envvar="HEADWAY_DTYPE", help="Number format of the computation.")]
+CpuKernelsOption = Annotated[
+    CpuKernels,
+    typer.Option(
+        "--cpu-kernels",
+        envvar="HEADWAY_CPU_KERNELS",
+        help="bfloat16 on a CPU: native code compiled at first use, or torch; auto: native where it can run.",
+    ),
+]
+QuantizationOption = Annotated[
+    Quantization,
+    typer.Option(
+        "--quantization",
+        envvar="HEADWAY_QUANTIZATION",
+        help="Weights of the native CPU kernels; auto: 4 bits where the file holds them, else int8.",
+    ),
+]
+CacheDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache-dir",
+        envvar="HEADWAY_CACHE_DIR",
+        metavar="FOLDER",
+        help="Where compiled kernels are kept; default: headway in the user's cache folder.",
+        show_default=False,
+    ),
+]
 RedisPort = Annotated[
     int | None,
     typer.Option(

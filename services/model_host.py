@@ -40,11 +40,13 @@ class ModelHost:
     engine: Engine
     model: ModelSide
     loaded_unix: int
+    kernels: str
+    """What computes a step, in words: native code with its weights, or torch and why."""
 
 
 def build_engine(settings: WorkerSettings) -> ModelHost:
     """Load the model; takes seconds. Raises ModelError or UsageError that says what to change."""
-    runner, tokenizer = _toy(settings) if is_toy(settings.model) else _torch(settings)
+    runner, tokenizer, kernels = _toy(settings) if is_toy(settings.model) else _torch(settings)
     if (settings.ttft_seconds is None) != (settings.tpot_seconds is None):
         raise UsageError("--ttft and --tpot belong together", hint="give both, or neither")
     objectives = (
@@ -82,7 +84,7 @@ def build_engine(settings: WorkerSettings) -> ModelHost:
         engine.set_weight(tenant, weight)
     name = served_name(settings.model, settings.served_name)
     side = ModelSide(name, tokenizer, runner.max_model_len, engine.check)
-    return ModelHost(engine, side, int(time.time()))
+    return ModelHost(engine, side, int(time.time()), kernels)
 
 
 def default_kv_cache_bytes() -> int:
@@ -90,11 +92,11 @@ def default_kv_cache_bytes() -> int:
     return min(LARGEST_DEFAULT_KV_BYTES, read_memory().available_bytes // 4)
 
 
-def _toy(settings: WorkerSettings) -> tuple[Runner, Tokenizer]:
-    return toy_runner(parse_toy(settings.model)), ByteTokenizer()
+def _toy(settings: WorkerSettings) -> tuple[Runner, Tokenizer, str]:
+    return toy_runner(parse_toy(settings.model)), ByteTokenizer(), "none: the toy model"
 
 
-def _torch(settings: WorkerSettings) -> tuple[Runner, Tokenizer]:
+def _torch(settings: WorkerSettings) -> tuple[Runner, Tokenizer, str]:
     # Imported here: the toy and the command line start without torch. And in this order: a model
     # that is not there is told before torch has been loaded, which takes seconds.
     from headway.engine.model_source import resolve_model
@@ -103,6 +105,7 @@ def _torch(settings: WorkerSettings) -> tuple[Runner, Tokenizer]:
     import torch
 
     from headway.engine.checkpoint import open_checkpoint
+    from headway.engine.cpu_kernels import CpuSettings
     from headway.engine.torch_runner import TorchRunner
 
     device = settings.device
@@ -121,5 +124,6 @@ def _torch(settings: WorkerSettings) -> tuple[Runner, Tokenizer]:
         threads=settings.threads or len(os.sched_getaffinity(0)),
         max_model_len=settings.max_model_len,
         available_bytes=read_memory().available_bytes if device == "cpu" else None,
+        cpu=CpuSettings(settings.cpu_kernels, settings.quantization, settings.cache_dir),
     )
-    return runner, checkpoint.tokenizer()
+    return runner, checkpoint.tokenizer(), runner.kernels

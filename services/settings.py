@@ -18,6 +18,8 @@ from headway.services.tenant_weights import TenantWeights
 DType = Literal["auto", "float32", "bfloat16"]
 LogFormat = Literal["auto", "json", "pretty"]
 PolicyName = Literal["fair", "fcfs", "priority", "static", "dynamic"]
+CpuKernels = Literal["auto", "native", "torch"]
+Quantization = Literal["auto", "none", "int8", "q4"]
 
 DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
@@ -35,6 +37,12 @@ class WorkerSettings:
     served_name: str | None = None
     """The name under which jobs ask for the model; None: ``model`` itself, or a path's last part."""
     dtype: DType = "auto"
+    cpu_kernels: CpuKernels = "auto"
+    """In bfloat16 on a CPU: native code, compiled at first use, or torch; auto: native where it can run."""
+    quantization: Quantization = "auto"
+    """Of the weights under the native kernels; auto: 4 bits where the file holds them, else int8."""
+    cache_dir: Path | None = None
+    """Where compiled kernels are kept; None: nowhere, so torch computes."""
     worker_id: str = ""
     """Empty: ``w-<host>-<pid>-<random>``."""
     kv_cache_bytes: int | None = None
@@ -120,6 +128,8 @@ class UpSettings:
     model: str = DEFAULT_MODEL
     served_name: str | None = None
     dtype: DType = "auto"
+    cpu_kernels: CpuKernels = "auto"
+    quantization: Quantization = "auto"
     redis_url: str | None = None
     """None: the embedded server, in the state dir."""
     redis_port: int | None = None
@@ -147,6 +157,13 @@ def default_state_dir() -> Path:
     base = os.environ.get("XDG_STATE_HOME", "")
     # The XDG specification: a relative path is invalid and to be ignored.
     root = Path(base) if os.path.isabs(base) else Path.home() / ".local" / "state"
+    return root / "headway"
+
+
+def default_cache_dir() -> Path:
+    """``$XDG_CACHE_HOME/headway``, or ``~/.cache/headway``."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
     return root / "headway"
 
 

@@ -157,7 +157,12 @@ class _Process:
 
     async def _work(self, queue: Queue, host: ModelHost) -> int:
         worker = self._worker = Worker(queue, host, self._settings)
-        _log.info("worker_ready", model=self._model, max_model_len=host.model.max_model_len)
+        _log.info(
+            "worker_ready",
+            model=self._model,
+            max_model_len=host.model.max_model_len,
+            kernels=host.kernels,
+        )
         try:
             await worker.run(self._signals.first, self._signals.second)
         except Exception:
