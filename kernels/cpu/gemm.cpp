@@ -13,7 +13,7 @@ struct Pass {
     const HeadwayWeight& weight;
     const HeadwayOutput& output;
     const uint8_t* panel;
-    const uint8_t* ahead;
+    Ahead ahead;
     int number;  // of the panel
 };
 
@@ -72,7 +72,8 @@ void headway_gemm_part(const HeadwayWeight* weight, const void* activations, int
         for (int block = 0, row = 0; block < count; ++block) {
             // Blocks as even as can be: 8 rows run as 4 + 4, not 6 + 2.
             const int height = (rows - row) / (count - block);
-            const uint8_t* ahead = block + 1 == count && number + 1 < end ? panel + bytes : panel;
+            const int group_lines = group_bytes(weight->kind) / kVectorBytes, lines = ceil_div(group_lines, count);
+            Ahead ahead{panel + bytes + int64_t(block) * groups_of(weight->inputs) * lines * kVectorBytes, number + 1 < end ? lines : 0};
             const Pass pass{*weight, *output, panel, ahead, number};
             blocks[height](pass, static_cast<const uint8_t*>(activations) + row * row_bytes, row_bytes, row);
             row += height;

@@ -36,10 +36,27 @@ inline T value_at(const uint8_t* bytes) {
 inline __m512i broadcast_four(const uint8_t* bytes) { return _mm512_set1_epi32(value_at<int32_t>(bytes)); }
 inline __m512 broadcast_float(const uint8_t* bytes) { return _mm512_set1_ps(value_at<float>(bytes)); }
 
-template <int LINES>
-inline void ask_for(const uint8_t* bytes) {
-    _Pragma("GCC unroll 32") for (int line = 0; line < LINES; ++line)
-        _mm_prefetch(reinterpret_cast<const char*>(bytes + line * kVectorBytes), _MM_HINT_T0);
+#ifndef HINT
+#define HINT _MM_HINT_T1
+#endif
+// What to fetch meanwhile: some lines for each group of k.
+struct Ahead {
+    const uint8_t* at;
+    int lines;
+    void ask() {
+#ifndef NOPF
+        for (int line = 0; line < lines; ++line, at += kVectorBytes) _mm_prefetch(reinterpret_cast<const char*>(at), HINT);
+#endif
+    }
+};
+
+// The two products as assembly: GCC 12 takes the intrinsics' accumulator for a separate input and copies or spills it.
+inline void dot_fours(__m512i& sums, __m512i unsigned_fours, __m512i signed_fours) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(unsigned_fours), "v"(signed_fours));
+}
+
+inline void dot_twos(__m512& sums, __m512i a, __m512i b) {
+    __asm__("vdpbf16ps %2, %1, %0" : "+v"(sums) : "v"(a), "v"(b));
 }
 
 // sums += 4 k of both vectors, for every row.
@@ -47,37 +64,39 @@ template <int R>
 inline void add_four(__m512i (&sums)[R][2], __m512i first, __m512i second, const Rows<R>& x, int k) {
     HEADWAY_EACH_ROW {
         const __m512i four = broadcast_four(x.row[r] + k);
-        sums[r][0] = _mm512_dpbusd_epi32(sums[r][0], first, four);
-        sums[r][1] = _mm512_dpbusd_epi32(sums[r][1], second, four);
+        dot_fours(sums[r][0], first, four);
+        dot_fours(sums[r][1], second, four);
     }
 }
 
 template <int R>
 struct Bf16Kernel {
-    static void run(const uint8_t* panel, const uint8_t* ahead, const Rows<R>& x, int groups, Sums<R>& y) {
+    static void run(const uint8_t* panel, Ahead ahead, const Rows<R>& x, int groups, Sums<R>& out) {
+        Sums<R> y;
         HEADWAY_EACH_ROW y[r][0] = y[r][1] = _mm512_setzero_ps();
-        for (int pair = 0; pair < groups * 16; pair += 2, panel += 4 * kVectorBytes, ahead += 4 * kVectorBytes) {
-            ask_for<4>(ahead);
+        for (int pair = 0; pair < groups * 16; pair += 2, panel += 4 * kVectorBytes) {
+            if (pair % 16 == 0) ahead.ask();
             _Pragma("GCC unroll 2") for (int i = 0; i < 2; ++i) {
                 const __m512i first = vector_at(panel + i * 128), second = vector_at(panel + i * 128 + 64);
                 HEADWAY_EACH_ROW {
                     const __m512i two = broadcast_four(x.row[r] + 4 * (pair + i));
-                    y[r][0] = dot_pairs(y[r][0], first, two);
-                    y[r][1] = dot_pairs(y[r][1], second, two);
+                    dot_twos(y[r][0], first, two);
+                    dot_twos(y[r][1], second, two);
                 }
             }
         }
+        HEADWAY_EACH_ROW out[r][0] = y[r][0], out[r][1] = y[r][1];
     }
 };
 
 template <int R>
 struct Int8Kernel {
-    static void run(const uint8_t* panel, const uint8_t* ahead, const Rows<R>& x, int groups, Sums<R>& y) {
+    static void run(const uint8_t* panel, Ahead ahead, const Rows<R>& x, int groups, Sums<R>& y) {
         const int inputs = groups * kGroup;
         __m512i sums[R][2];
         HEADWAY_EACH_ROW sums[r][0] = sums[r][1] = broadcast_four(x.row[r] + inputs + 4);
-        for (int k = 0; k < inputs; k += 8, panel += 4 * kVectorBytes, ahead += 4 * kVectorBytes) {
-            ask_for<4>(ahead);
+        for (int k = 0; k < inputs; k += 8, panel += 4 * kVectorBytes) {
+            if (k % kGroup == 0) ahead.ask();
             add_four<R>(sums, vector_at(panel), vector_at(panel + 64), x, k);
             add_four<R>(sums, vector_at(panel + 128), vector_at(panel + 192), x, k + 4);
         }
@@ -113,11 +132,12 @@ inline void add_group(__m512i (&sums)[R][2], const uint8_t* panel, const Rows<R>
 
 template <int KIND, int R>
 struct GroupKernel {
-    static void run(const uint8_t* panel, const uint8_t* ahead, const Rows<R>& x, int groups, Sums<R>& y) {
+    static void run(const uint8_t* panel, Ahead ahead, const Rows<R>& x, int groups, Sums<R>& out) {
         constexpr int bytes = group_bytes(KIND), values = KIND == HEADWAY_Q8_0 ? 1024 : 512;
+        Sums<R> y;
         HEADWAY_EACH_ROW y[r][0] = y[r][1] = _mm512_setzero_ps();
-        for (int g = 0; g < groups; ++g, panel += bytes, ahead += bytes) {
-            ask_for<bytes / kVectorBytes>(ahead);
+        for (int g = 0; g < groups; ++g, panel += bytes) {
+            ahead.ask();
             const int at_scale = groups * kGroup + 4 * g, at_sum = at_scale + 4 * groups;
             __m512i sums[R][2];
             HEADWAY_EACH_ROW sums[r][0] = sums[r][1] =
@@ -135,6 +155,7 @@ struct GroupKernel {
                 }
             }
         }
+        HEADWAY_EACH_ROW out[r][0] = y[r][0], out[r][1] = y[r][1];
     }
 };
 
