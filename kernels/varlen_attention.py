@@ -57,6 +57,15 @@ def varlen_attention(
 
 
 @jit
+def _load_rows(pointers: Operand, columns: Operand, HEAD_DIM: constexpr, WIDTH: constexpr) -> Operand:
+    """Whole rows of a pool; pools may hold 8-bit numbers, each of which the query's type holds exactly."""
+    if WIDTH > HEAD_DIM:
+        return tl.load(pointers, mask=columns[None, :] < HEAD_DIM, other=0.0)
+    else:  # noqa: RET505  # Triton wants both ends of a compile-time branch
+        return tl.load(pointers)
+
+
+@jit
 def _tile_of_keys(
     state: Operand,
     query: Operand,
@@ -76,28 +85,28 @@ def _tile_of_keys(
     WINDOW: constexpr,
     SOFT_CAP: constexpr,
     MASKED: constexpr,
+    PRECISION: constexpr,
     KEYS: constexpr,
     WIDTH: constexpr,
 ) -> Operand:
     running_max, total, mixed = state
     keys = start + tl.arange(0, KEYS)
+    # Past the end the last key is read again and masked below, so that loads need no masks.
+    held = tl.minimum(keys, key_end - 1) if MASKED else keys
+    block = tl.load(table + held // BLOCK_SIZE).to(tl.int64)
+    row = (block * KV_HEADS + head) * BLOCK_SIZE + held % BLOCK_SIZE
     columns = tl.arange(0, WIDTH)
-    exists = keys < key_end
-    block = tl.load(table + keys // BLOCK_SIZE, mask=exists, other=0).to(tl.int64)
-    row = (block * KV_HEADS + head) * BLOCK_SIZE + keys % BLOCK_SIZE
     offsets = row[:, None] * HEAD_DIM + columns[None, :]
-    inside = exists[:, None] & (columns < HEAD_DIM)[None, :]
-    # The pools may hold 8-bit numbers; the query's type holds each of them exactly.
-    key = tl.load(key_pool + offsets, mask=inside, other=0.0).to(query.dtype)
-    scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
+    key = _load_rows(key_pool + offsets, columns, HEAD_DIM, WIDTH).to(query.dtype)
+    scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
     if key_scales is not None:
-        scores *= tl.load(key_scales + row, mask=exists, other=0.0)[None, :]
+        scores *= tl.load(key_scales + row)[None, :]
     if SOFT_CAP is not None:
         # c·tanh(s/c) = 2c·σ(2s/c) − c
         scores = 2.0 * SOFT_CAP / (1.0 + tl.exp(-2.0 / SOFT_CAP * scores)) - SOFT_CAP
     scores *= 1.4426950408889634  # log₂e
     if MASKED:
-        visible = exists[None, :] & (keys[None, :] <= position[:, None])
+        visible = (keys < key_end)[None, :] & (keys[None, :] <= position[:, None])
         if WINDOW is not None:
             visible &= keys[None, :] > position[:, None] - WINDOW
         scores = tl.where(visible, scores, float("-inf"))
@@ -108,10 +117,10 @@ def _tile_of_keys(
     kept = tl.exp2(running_max - shift)
     total = total * kept + tl.sum(weights, axis=1)
     if value_scales is not None:
-        weights *= tl.load(value_scales + row, mask=exists, other=0.0)[None, :]
-    value = tl.load(value_pool + offsets, mask=inside, other=0.0).to(query.dtype)
+        weights *= tl.load(value_scales + row)[None, :]
+    value = _load_rows(value_pool + offsets, columns, HEAD_DIM, WIDTH).to(query.dtype)
     # The matrix unit multiplies in the model's type and adds in float32.
-    mixed = mixed * kept[:, None] + tl.dot(weights.to(query.dtype), value, input_precision="ieee")
+    mixed = mixed * kept[:, None] + tl.dot(weights.to(query.dtype), value, input_precision=PRECISION)
     return new_max, total, mixed
 
 
@@ -137,6 +146,7 @@ def _varlen_attention_kernel(
     WINDOW: constexpr,
     SOFT_CAP: constexpr,
     SKIP_MASKS: constexpr,
+    PRECISION: constexpr,
     ITEM_FIELDS: constexpr,
     ROWS: constexpr,
     KEYS: constexpr,
@@ -179,19 +189,19 @@ def _varlen_attention_kernel(
                 state = _tile_of_keys(
                     state, tile, key_pool, value_pool, key_scales, value_scales, table, head, position,
                     start, key_end, scale,
-                    KV_HEADS, HEAD_DIM, BLOCK_SIZE, WINDOW, SOFT_CAP, True, KEYS, WIDTH,
+                    KV_HEADS, HEAD_DIM, BLOCK_SIZE, WINDOW, SOFT_CAP, True, PRECISION, KEYS, WIDTH,
                 )  # fmt: skip
         for start in range(unmasked_start, unmasked_end, KEYS):
             state = _tile_of_keys(
                 state, tile, key_pool, value_pool, key_scales, value_scales, table, head, position,
                 start, key_end, scale,
-                KV_HEADS, HEAD_DIM, BLOCK_SIZE, WINDOW, SOFT_CAP, False, KEYS, WIDTH,
+                KV_HEADS, HEAD_DIM, BLOCK_SIZE, WINDOW, SOFT_CAP, False, PRECISION, KEYS, WIDTH,
             )  # fmt: skip
     for start in range(unmasked_end, key_end, KEYS):
         state = _tile_of_keys(
             state, tile, key_pool, value_pool, key_scales, value_scales, table, head, position,
             start, key_end, scale,
-            KV_HEADS, HEAD_DIM, BLOCK_SIZE, WINDOW, SOFT_CAP, True, KEYS, WIDTH,
+            KV_HEADS, HEAD_DIM, BLOCK_SIZE, WINDOW, SOFT_CAP, True, PRECISION, KEYS, WIDTH,
         )  # fmt: skip
 
     running_max, total, mixed = state
@@ -284,6 +294,7 @@ def varlen_attention_launches(
             "WINDOW": sliding_window,
             "SOFT_CAP": soft_cap,
             "SKIP_MASKS": tile.skip_masks,
+            "PRECISION": tile.precision,
             "ITEM_FIELDS": ITEM_FIELDS,
             "KEYS": tile.keys,
         },

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -24,6 +26,8 @@ from headway.kernels.host_arrays import to_device
 from headway.kernels.launch import Chip, next_power_of_two
 
 ITEM_FIELDS, MERGE_FIELDS = 7, 4
+
+Precision: TypeAlias = Literal["ieee", "tf32x3"]
 
 SPLIT_TOKENS = (256, 8192)
 """Fewest and most keys of an item. Fewer, and merging costs more than it spreads."""
@@ -37,8 +41,11 @@ PROGRAMS_PER_PROCESSOR = 2
 MIXED_TOKENS = 16
 """From this many new tokens of one sequence on, tiles for prefill pay for the whole batch."""
 
-STAGE_BYTES = 32 << 10
-"""Keys and values that one pipeline stage of a program holds in shared memory."""
+DECODE_STAGE_BYTES = 32 << 10
+"""Keys and values of one pipeline stage of a program: what fits shared memory thrice."""
+
+PREFILL_STAGE_BYTES = {"A100": 16 << 10, "H100": 32 << 10, "B200": 32 << 10, "MI300X": 16 << 10}
+"""The same for tiles with many rows: what compiles without spilling registers."""
 
 TABLE_BLOCKS = 16
 """Widths of tables are multiples of this: an integer argument that sometimes is would be compiled twice."""
@@ -57,6 +64,8 @@ class AttentionTile:
     num_stages: int
     skip_masks: bool
     """Run keys that every row sees without masking them."""
+    precision: Precision
+    """How float32 is multiplied; other types have one way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +113,26 @@ def attention_tile(
 ) -> AttentionTile:
     """The recorded configuration: for decodes alone, for a batch with prefill chunks, or one for both."""
     group = next_power_of_two(shape.query_heads // shape.kv_heads)
-    key_bytes = next_power_of_two(shape.head_dim) * shape.dtype.itemsize
-    # One stage of keys and values is then 32 KB of shared memory; MI300X's 64 KB hold one beside the queries.
-    keys = max(16, min(128, STAGE_BYTES // (2 * key_bytes)))
-    stages = 1 if chip.backend == "hip" else 2
+    wide = shape.dtype == torch.float32
+    stage_bytes, rows, skip_masks = PREFILL_STAGE_BYTES[chip.name], 32 if wide else 64, chip.backend == "cuda"
     if deterministic:
-        return AttentionTile(max(32, group), keys, num_warps=4, num_stages=stages, skip_masks=False)
-    if longest_query < MIXED_TOKENS:
-        # Few rows: as many as the matrix unit's smallest tile, or as one sequence's draft tokens need.
-        rows = max(16, min(64, next_power_of_two(group * longest_query)), group)
-        return AttentionTile(rows, keys, num_warps=4, num_stages=stages, skip_masks=False)
-    return AttentionTile(max(64, group), keys, num_warps=4, num_stages=stages, skip_masks=True)
+        rows, skip_masks = 32, False
+    elif longest_query < MIXED_TOKENS:
+        # Few rows: as many as the matrix unit's smallest tile, or as one sequence's draft tokens need. Masks
+        # cost nothing beside the loads.
+        stage_bytes, skip_masks = DECODE_STAGE_BYTES, False
+        rows = max(16, min(rows, next_power_of_two(group * longest_query)))
+    key_bytes = 2 * next_power_of_two(shape.head_dim) * shape.dtype.itemsize
+    return AttentionTile(
+        rows=max(rows, group),
+        keys=max(16, min(64, stage_bytes // key_bytes)),
+        num_warps=4,
+        # AMD's pipeline copies through registers: a second stage costs more of them than it hides.
+        num_stages=1 if chip.backend == "hip" else 3,
+        skip_masks=skip_masks,
+        # Three products of rounded halves on the matrix unit: float32's accuracy without its plain cores.
+        precision="tf32x3" if wide and chip.backend == "cuda" else "ieee",
+    )
 
 
 @dataclass(frozen=True, slots=True)
