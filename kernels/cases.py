@@ -19,7 +19,7 @@ from torch import Tensor
 
 from headway.kernels.launch import Chip, Counts
 
-MODULES: tuple[str, ...] = ("block_copy", "sampling_launches")
+MODULES: tuple[str, ...] = ("block_copy", "sampling_launches", "matmul_cases", "quantize_rows", "row_gather")
 """Kernel files with ``CASES``."""
 
 Unit: TypeAlias = Literal["float32", "bfloat16", "int8", "fp8"]

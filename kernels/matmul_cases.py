@@ -1,0 +1,84 @@
+"""Launches of ``scaled_matmul`` at the shapes of Llama 3 8B, decoding and prefilling."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal, TypeAlias
+
+import torch
+
+from headway.kernels.cases import Case, Outputs, Trial, Unit
+from headway.kernels.launch import Chip
+from headway.kernels.scaled_matmul import (
+    parts_for,
+    scaled_matmul_counts,
+    scaled_matmul_launches,
+    scaled_matmul_reference,
+)
+
+Kind: TypeAlias = Literal["W8", "F8", "W8A8"]
+"""int8 weights, fp8 weights, int8 by int8."""
+
+UNITS: dict[Kind, Unit] = {"W8": "bfloat16", "F8": "bfloat16", "W8A8": "int8"}
+NAMES: dict[Kind, str] = {
+    "W8": "int8 weight-only product",
+    "F8": "fp8 weight-only product",
+    "W8A8": "int8 by int8 product",
+}
+
+
+def _prepare(device: torch.device, chip: Chip, *, kind: Kind, rows: int, columns: int, depth: int) -> Trial:
+    def field(count: int, factor: int, span: int) -> torch.Tensor:
+        return (torch.arange(count, device=device) * factor) % span - span // 2
+
+    both = kind == "W8A8"
+    x = field(rows * depth, 40503, 251).view(rows, depth)
+    x = x.to(torch.int8) if both else (x.float() / 64).to(torch.bfloat16)
+    weight = field(columns * depth, 48271, 253).view(columns, depth)
+    weight = (weight.float() / 8).to(torch.float8_e4m3fn) if kind == "F8" else weight.to(torch.int8)
+    weight_scale = (field(columns, 31, 17).abs() + 1).float() * 1e-3
+    row_scale = (field(rows, 29, 13).abs() + 1).float() * 1e-2 if both else None
+    bias = field(columns, 37, 19).to(torch.bfloat16)
+    out = torch.empty((rows, columns), dtype=torch.bfloat16, device=device)
+    parts = parts_for(x, weight, chip)
+
+    def launch() -> Outputs:
+        for each in scaled_matmul_launches(x, weight, weight_scale, row_scale, bias, out, parts, chip=chip):
+            each.run()
+        return (out,)
+
+    def reference() -> Outputs:
+        return (
+            scaled_matmul_reference(
+                x, weight, weight_scale, row_scale=row_scale, bias=bias, dtype=torch.bfloat16
+            ),
+        )
+
+    return Trial(launch, reference)
+
+
+def _case(kind: Kind, label: str, rows: int, columns: int, depth: int, *, tiny: bool = False) -> Case:
+    return Case(
+        NAMES[kind],
+        label,
+        scaled_matmul_counts(rows, columns, depth, x_bytes=1 if kind == "W8A8" else 2),
+        partial(_prepare, kind=kind, rows=rows, columns=columns, depth=depth),
+        UNITS[kind],
+        tiny=tiny,
+        relative_tolerance=2**-8,  # one rounding to bf16, of float32 sums in another order
+    )
+
+
+def _kinds(label: str, rows: int, columns: int, depth: int, *, tiny: bool = False) -> tuple[Case, ...]:
+    kinds: tuple[Kind, ...] = ("W8", "F8", "W8A8")
+    return tuple(_case(kind, label, rows, columns, depth, tiny=tiny) for kind in kinds)
+
+
+CASES = (
+    *_kinds("Llama 3 8B gate and up, 1 row", 1, 28_672, 4096),
+    *_kinds("Llama 3 8B down, 1 row", 1, 4096, 14_336),
+    *_kinds("Llama 3 8B down, 32 rows", 32, 4096, 14_336),
+    *_kinds("Llama 3 8B gate and up, 64 rows", 64, 28_672, 4096),
+    *_kinds("Llama 3 8B gate and up, 2048 rows", 2048, 28_672, 4096),
+    *_kinds("tiny", 5, 70, 1100, tiny=True),
+)

@@ -1,0 +1,273 @@
+"""Products with weights of one byte: int8 or fp8, against bf16 activations or, int8 by int8, quantised ones.
+
+    out[m, n] = (Σ_k x[m, k] · w[n, k]) · weight_scale[n] · row_scale[m] + bias[n]
+
+    weight only   x bf16 or fp16 (row_scale 1), w int8 or fp8 (e4m3): decoding reads half the bytes
+    W8A8          x and w int8, sums in int32: twice the rate of bf16 in the matrix units
+
+x: [rows, K]; w: [N, K], as torch keeps weights; scales float32; out in bf16 or fp16. fp8 by fp8 is
+``torch._scaled_mm``, which calls the vendors' libraries; for int8 torch has neither the scales nor few rows
+(``torch._int_mm`` wants more than 16).
+
+The product is made as w · xᵀ: the converted weights stay in registers, where matrix units take their left
+operand from, and a few rows fill the narrow side. e4m3 is widened by its bits: as fp16 with the exponent
+shifted it is the value · 2⁻⁸, exact with subnormals, on chips without fp8 as well. Up to 64 rows leave few
+tiles, so K is split over programs, by the weight and the chip alone; a second launch adds the parts in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from headway.kernels.launch import Argument, Chip, Constant, Counts, Launch, chip_of
+from headway.kernels.triton_language import Operand, constexpr, jit, tl
+
+WeightKind: TypeAlias = Literal["int8", "fp8"]
+FP8_SHIFT = 256.0
+"""2⁸: what the fp16 reading of e4m3's bits is smaller by."""
+GROUP = 8
+"""Tiles of rows that share a column of weight tiles in the cache."""
+SPLIT_ROWS = 64
+"""Up to this many rows the product is bound by memory, and K is split to keep every processor loading."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulTile:
+    """The part of the product that one program makes."""
+
+    columns: int
+    rows: int
+    depth: int
+    num_warps: int
+    num_stages: int
+
+
+def scaled_matmul_reference(
+    x: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    *,
+    row_scale: Tensor | None = None,
+    bias: Tensor | None = None,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The formula, in float64: exact for int8 by int8."""
+    total = x.double() @ weight.double().T * weight_scale.double()
+    if row_scale is not None:
+        total = total * row_scale.double().unsqueeze(1)
+    return (total if bias is None else total + bias.double()).to(dtype)
+
+
+def scaled_matmul(
+    x: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    *,
+    row_scale: Tensor | None = None,
+    bias: Tensor | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+) -> Tensor:
+    """x · weightᵀ with scales, on a GPU; weight int8 or float8_e4m3fn. ``row_scale``: x is int8."""
+    chip = chip_of(x.device)
+    out = torch.empty((x.shape[0], weight.shape[0]), dtype=dtype, device=x.device)
+    parts = parts_for(x, weight, chip)
+    for launch in scaled_matmul_launches(x, weight, weight_scale, row_scale, bias, out, parts, chip=chip):
+        launch.run()
+    return out
+
+
+@jit
+def _widened(w: Operand, x: Operand, FP8: constexpr) -> Operand:
+    """The weights' values in x's format; int8 by int8 stays as it is."""
+    if FP8:
+        bits = w.to(tl.uint16)
+        return (((bits & 0x80) << 8) | ((bits & 0x7F) << 7)).to(tl.float16, bitcast=True).to(x.dtype)
+    return w.to(x.dtype)
+
+
+@jit
+def _finished(
+    total: Operand, n: Operand, m: Operand, weight_scale: Operand, row_scale: Operand, bias: Operand,
+    columns: Operand, rows: Operand, SHIFT: constexpr,
+) -> Operand:  # fmt: skip
+    """[columns, rows] sums as float32 results."""
+    total = total.to(tl.float32) * (tl.load(weight_scale + n, mask=n < columns, other=0.0) * SHIFT)[:, None]
+    if row_scale is not None:
+        total = total * tl.load(row_scale + m, mask=m < rows, other=0.0)[None, :]
+    if bias is not None:
+        total = total + tl.load(bias + n, mask=n < columns, other=0.0).to(tl.float32)[:, None]
+    return total
+
+
+@jit
+def _matmul_kernel(
+    x: Operand,
+    x_stride: Operand,
+    weight: Operand,
+    weight_scale: Operand,
+    row_scale: Operand,
+    bias: Operand,
+    out: Operand,
+    rows: Operand,
+    columns: Operand,
+    depth: Operand,
+    split_depth: Operand,
+    BLOCK_N: constexpr,
+    BLOCK_M: constexpr,
+    BLOCK_K: constexpr,
+    FP8: constexpr,
+    SHIFT: constexpr,
+    PARTS: constexpr,
+    EVEN: constexpr,
+    GROUP: constexpr,
+) -> None:
+    program, part = tl.program_id(0), tl.program_id(1)
+    row_tiles, column_tiles = tl.cdiv(rows, BLOCK_M), tl.cdiv(columns, BLOCK_N)
+    # Neighbouring programs take the same weights with different rows, so those are read once from memory.
+    group = program // (GROUP * column_tiles)
+    first = group * GROUP
+    height = tl.minimum(row_tiles - first, GROUP)
+    within = program % (GROUP * column_tiles)
+    m = (first + within % height) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = (within // height) * BLOCK_N + tl.arange(0, BLOCK_N)
+    k = part * split_depth + tl.arange(0, BLOCK_K)
+    # Rows past the end read the last one: no mask inside the loop, and what they give is not stored.
+    w_at = weight + tl.minimum(n, columns - 1).to(tl.int64)[:, None] * depth + k[None, :]
+    x_at = x + tl.minimum(m, rows - 1).to(tl.int64)[None, :] * x_stride + k[:, None]
+    total = tl.zeros((BLOCK_N, BLOCK_M), tl.int32 if row_scale is not None else tl.float32)
+    for start in range(0, split_depth, BLOCK_K):
+        if EVEN:
+            w, rights = tl.load(w_at), tl.load(x_at)
+        else:
+            inside = part * split_depth + start + tl.arange(0, BLOCK_K) < depth
+            w = tl.load(w_at, mask=inside[None, :], other=0)
+            rights = tl.load(x_at, mask=inside[:, None], other=0)
+        total = tl.dot(_widened(w, rights, FP8), rights, total, out_dtype=total.dtype)
+        w_at += BLOCK_K
+        x_at += BLOCK_K
+    stored = (n < columns)[:, None] & (m < rows)[None, :]
+    at = m.to(tl.int64)[None, :] * columns + n[:, None]
+    if PARTS == 1:
+        done = _finished(total, n, m, weight_scale, row_scale, bias, columns, rows, SHIFT)
+        tl.store(out + at, done.to(out.dtype.element_ty), mask=stored)
+    else:
+        tl.store(out + part.to(tl.int64) * rows * columns + at, total, mask=stored)
+
+
+@jit
+def _sum_kernel(
+    parts: Operand,
+    weight_scale: Operand,
+    row_scale: Operand,
+    bias: Operand,
+    out: Operand,
+    rows: Operand,
+    columns: Operand,
+    SHIFT: constexpr,
+    PARTS: constexpr,
+    BLOCK: constexpr,
+) -> None:
+    m = tl.program_id(0) + tl.arange(0, 1)
+    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    at = m.to(tl.int64)[None, :] * columns + n[:, None]
+    total = tl.load(parts + at, mask=(n < columns)[:, None], other=0)
+    for part in tl.static_range(1, PARTS):
+        total += tl.load(parts + part * rows * columns + at, mask=(n < columns)[:, None], other=0)
+    done = _finished(total, n, m, weight_scale, row_scale, bias, columns, rows, SHIFT)
+    tl.store(out + at, done.to(out.dtype.element_ty), mask=(n < columns)[:, None])
+
+
+def matmul_tile(rows: int, x_bytes: int, chip: Chip) -> MatmulTile:
+    """By the rows: up to 64 the weights' bytes are the time, above it the matrix units'."""
+    # HIP pipelines through registers; one buffer is all that 64 KiB of shared memory hold besides.
+    deep = chip.backend == "cuda"
+    if rows <= SPLIT_ROWS:
+        side = max(16, 1 << (rows - 1).bit_length())
+        return MatmulTile(64, side, 128, 4, 4 if deep else 2)
+    if rows <= 128:
+        return MatmulTile(128, 64, 128 // x_bytes, 4, 4 if deep else 2)
+    return MatmulTile(128, 128, 128 // x_bytes, 8, 3 if deep else 2)
+
+
+def split_count(columns: int, depth: int, chip: Chip) -> int:
+    """Into how many parts K is split for few rows: two programs per processor, 512 of K at least for each."""
+    wanted = 2 * chip.processors // max(1, columns // 64)
+    return max(1, min(16, wanted, depth // 512))
+
+
+def parts_for(x: Tensor, weight: Tensor, chip: Chip) -> Tensor | None:
+    """Room for the parts' sums; None: K is not split."""
+    rows, (columns, depth) = x.shape[0], weight.shape
+    count = split_count(columns, depth, chip) if rows <= SPLIT_ROWS else 1
+    kind = torch.int32 if x.dtype == torch.int8 else torch.float32
+    return None if count == 1 else torch.empty((count, rows, columns), dtype=kind, device=x.device)
+
+
+def scaled_matmul_launches(
+    x: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    row_scale: Tensor | None,
+    bias: Tensor | None,
+    out: Tensor,
+    parts: Tensor | None,
+    *,
+    chip: Chip,
+) -> tuple[Launch, ...]:
+    """weight and out contiguous, x's rows dense; ``parts`` from ``parts_for``."""
+    rows, (columns, depth) = x.shape[0], weight.shape
+    tile = matmul_tile(rows, x.element_size(), chip)
+    is_fp8 = weight.dtype == torch.float8_e4m3fn
+    count = 1 if parts is None else parts.shape[0]
+    split = -(-depth // (count * tile.depth)) * tile.depth
+    scales: dict[str, Argument | None] = {
+        "weight_scale": weight_scale, "row_scale": row_scale, "bias": bias, "rows": rows, "columns": columns,
+    }  # fmt: skip
+    shift: dict[str, Constant] = {"SHIFT": FP8_SHIFT if is_fp8 else 1.0, "PARTS": count}
+    product = Launch(
+        _matmul_kernel,
+        (-(-rows // tile.rows) * -(-columns // tile.columns), count),
+        {
+            "x": x,
+            "x_stride": x.stride(0),
+            "weight": weight.view(torch.uint8) if is_fp8 else weight,
+            **scales,
+            "out": out if parts is None else parts,
+            "depth": depth,
+            "split_depth": split,
+        },
+        {
+            "BLOCK_N": tile.columns,
+            "BLOCK_M": tile.rows,
+            "BLOCK_K": tile.depth,
+            "FP8": is_fp8,
+            **shift,
+            "EVEN": depth == count * split,
+            "GROUP": GROUP,
+        },
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+    )
+    if parts is None:
+        return (product,)
+    block = 256
+    total = Launch(
+        _sum_kernel,
+        (rows, -(-columns // block)),
+        {"parts": parts, **scales, "out": out},
+        {**shift, "BLOCK": block},
+        num_warps=128 // chip.warp_size,
+    )
+    return product, total
+
+
+def scaled_matmul_counts(rows: int, columns: int, depth: int, *, x_bytes: int = 2) -> Counts:
+    """Weights of one byte, activations and scales read once, results of two bytes written once."""
+    scales = 4 * columns + (4 * rows if x_bytes == 1 else 0)
+    return Counts(
+        columns * depth + rows * depth * x_bytes + scales, 2 * rows * columns, 2 * rows * columns * depth
+    )
