@@ -125,7 +125,7 @@ def attention_tile(
     key_bytes = 2 * next_power_of_two(shape.head_dim) * shape.dtype.itemsize
     return AttentionTile(
         rows=max(rows, group),
-        keys=max(16, min(64, stage_bytes // key_bytes)),
+        keys=max(16, min(64 if chip.backend == "cuda" else 32, stage_bytes // key_bytes)),
         num_warps=4,
         # AMD's pipeline copies through registers: a second stage costs more of them than it hides.
         num_stages=1 if chip.backend == "hip" else 3,
