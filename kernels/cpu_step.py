@@ -7,6 +7,7 @@ values in an order of its own (``cpu/attention.h``); whoever copies whole blocks
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -119,7 +120,6 @@ class CpuStep:
 
         ``cores``: where the threads stay, one for each; None: wherever the system puts them.
         """
-        self._library = library
         self._kept_alive = (model, pools)
         layers = (_LayerRecord * len(model.layers))(*[_layer(layer) for layer in model.layers])
         record = _model(model, layers, pools)
@@ -128,7 +128,8 @@ class CpuStep:
         context = opened(ctypes.byref(record), threads, pinned)
         if context is None:
             raise MemoryError("no memory for the CPU kernels' threads")
-        self._context: ctypes.c_void_p | None = ctypes.c_void_p(context)
+        self._context = ctypes.c_void_p(context)
+        self._end = weakref.finalize(self, _function(library, "headway_close", None), self._context)
         self._layers = layers
         self._run = _function(library, "headway_step", ctypes.c_int32)
         self._wake = _function(library, "headway_wake", None)
@@ -181,13 +182,7 @@ class CpuStep:
 
     def close(self) -> None:
         """End the threads; nothing can run after that."""
-        context, self._context = self._context, None
-        if context is not None:
-            _function(self._library, "headway_close", None)(context)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_context"):
-            self.close()
+        self._end()
 
     def _filled(self, name: str, values: Sequence[int]) -> Int32s:
         buffer = self._buffers.get(name)
