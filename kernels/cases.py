@@ -19,7 +19,15 @@ from torch import Tensor
 
 from headway.kernels.launch import Chip, Counts
 
-MODULES: tuple[str, ...] = ("block_copy", "sampling_launches", "matmul_cases", "quantize_rows", "row_gather")
+MODULES: tuple[str, ...] = (
+    "attention_cases",
+    "elementwise_cases",
+    "block_copy",
+    "sampling_launches",
+    "matmul_cases",
+    "quantize_rows",
+    "row_gather",
+)
 """Kernel files with ``CASES``."""
 
 Unit: TypeAlias = Literal["float32", "bfloat16", "int8", "fp8"]
@@ -59,6 +67,14 @@ class Case:
     def name(self) -> str:
         """Unique among cases."""
         return f"{self.kernel}, {self.label}"
+
+
+def noise(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, seed: int) -> Tensor:
+    """Normal numbers, the same at each call with a seed on one device."""
+    if device.type == "meta":
+        return torch.empty(shape, dtype=dtype, device=device)
+    generator = torch.Generator(device).manual_seed(seed)
+    return torch.randn(shape, generator=generator, device=device).to(dtype)
 
 
 def cases(*, tiny: bool = False) -> tuple[Case, ...]:

@@ -34,8 +34,12 @@ def paged_attention_reference(
     *,
     scale: float,
     sliding_window: int | None = None,
+    soft_cap: float | None = None,
 ) -> Tensor:
-    """The formula, sequence by sequence, in float32, rounded to the query's dtype at the end."""
+    """The formula, sequence by sequence, in float32, rounded to the query's dtype at the end.
+
+    ``soft_cap`` c: scores s become c · tanh(s / c) (Gemma 2, arXiv 2408.00118).
+    """
     out = torch.empty_like(query)
     group = query.shape[1] // key_pool.shape[1]
     for sequence in sequences:
@@ -49,12 +53,14 @@ def paged_attention_reference(
             for pool in (key_pool, value_pool)
         )  # [context, query_heads, d]
         rows = slice(sequence.query_start, sequence.query_start + sequence.query_len)
-        positions = torch.arange(sequence.context_len - sequence.query_len, sequence.context_len)[:, None]
-        others = torch.arange(sequence.context_len)[None, :]
+        others = torch.arange(sequence.context_len, device=query.device)
+        positions = others[sequence.context_len - sequence.query_len :, None]
         visible = others <= positions
         if sliding_window is not None:
             visible &= others > positions - sliding_window
         scores = torch.einsum("thd,jhd->htj", query[rows].float(), keys) * scale
+        if soft_cap is not None:
+            scores = soft_cap * torch.tanh(scores / soft_cap)
         weights = torch.softmax(scores.masked_fill(~visible, float("-inf")), dim=-1)
         out[rows] = torch.einsum("htj,jhd->thd", weights, values).to(query.dtype)
     return out

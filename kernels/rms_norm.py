@@ -44,7 +44,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     """(RMSNorm of residual + x, residual + x). ``residual`` is overwritten with the sum."""
     if x.device.type == "cuda":
         out = torch.empty_like(residual)
-        rms_norm_launch(x, weight, eps, out, residual=residual, chip=chip_of(x.device)).run()
+        rms_norm_launch(x, weight, eps, out, residual=residual, total=residual, chip=chip_of(x.device)).run()
         return out, residual
     residual.add_(x)
     return functional.rms_norm(residual, (residual.shape[-1],), weight, eps), residual
@@ -54,6 +54,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
 def _rms_norm_kernel(
     x: Operand,
     residual: Operand,
+    total: Operand,
     weight: Operand,
     out: Operand,
     outer_stride: Operand,
@@ -75,7 +76,7 @@ def _rms_norm_kernel(
         # The two terms are exact in float32; the sum is rounded once, to what the next layer reads.
         values = values.to(tl.float32) + tl.load(residual + target + columns, mask=inside, other=0.0)
         values = values.to(out.dtype.element_ty)
-        tl.store(residual + target + columns, values, mask=inside)
+        tl.store(total + target + columns, values, mask=inside)
     wide = values.to(tl.float32)
     inverse_rms = 1.0 / tl.sqrt(tl.sum(wide * wide, axis=0) / width + eps)
     scale = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
@@ -87,9 +88,19 @@ VALUES_PER_LANE = 8
 
 
 def rms_norm_launch(
-    x: Tensor, weight: Tensor, eps: float, out: Tensor, *, chip: Chip, residual: Tensor | None = None
+    x: Tensor,
+    weight: Tensor,
+    eps: float,
+    out: Tensor,
+    *,
+    chip: Chip,
+    residual: Tensor | None = None,
+    total: Tensor | None = None,
 ) -> Launch:
-    """x: [tokens, width] or a view [tokens, heads, width] with dense rows; the others are contiguous."""
+    """x: [tokens, width] or a view [tokens, heads, width] with dense rows; the others are contiguous.
+
+    With ``residual``, their sum goes to ``total``, which may be ``residual``.
+    """
     width = x.shape[-1]
     outer = x.stride(0) if x.dim() > 1 else 0
     inner_stride, inner_count = (x.stride(1), x.shape[1]) if x.dim() == 3 else (0, 1)
@@ -100,6 +111,7 @@ def rms_norm_launch(
         arguments={
             "x": x,
             "residual": residual,
+            "total": total,
             "weight": weight,
             "out": out,
             "outer_stride": outer,

@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 
 from headway.kernels.launch import Launch, next_power_of_two
+from headway.kernels.split_merge import split_merge_launch
 from headway.kernels.triton_language import Operand, constexpr, jit, tl
-from headway.kernels.varlen_batch import ITEM_FIELDS, MERGE_FIELDS, VarlenBatch
+from headway.kernels.varlen_batch import ITEM_FIELDS, VarlenBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,49 +208,14 @@ def _varlen_attention_kernel(
     running_max, total, mixed = state
     if slot < 0:
         target = (packed * KV_HEADS * GROUP + query_head) * HEAD_DIM
-        answer = (mixed / total[:, None]).to(out.dtype.element_ty)
+        # A row that pads the tile may see no key: nothing reads it, but it must not divide by zero.
+        answer = (mixed / tl.where(total > 0.0, total, 1.0)[:, None]).to(out.dtype.element_ty)
         tl.store(out + target[:, None] + columns[None, :], answer, mask=written)
     else:
         part = (slot.to(tl.int64) * KV_HEADS + head) * ROWS + rows
         tl.store(partial + part[:, None] * HEAD_DIM + columns[None, :], mixed, mask=written)
         tl.store(statistics + 2 * part, running_max)
         tl.store(statistics + 2 * part + 1, total)
-
-
-@jit
-def _merge_kernel(
-    out: Operand,
-    partial: Operand,
-    statistics: Operand,
-    merges: Operand,
-    GROUP: constexpr,
-    KV_HEADS: constexpr,
-    HEAD_DIM: constexpr,
-    MERGE_FIELDS: constexpr,
-    ROWS: constexpr,
-    WIDTH: constexpr,
-) -> None:
-    merge, head, row = merges + tl.program_id(0) * MERGE_FIELDS, tl.program_id(1), tl.program_id(2)
-    query_start, query_count = tl.load(merge), tl.load(merge + 1)
-    first_slot, slot_count = tl.load(merge + 2).to(tl.int64), tl.load(merge + 3)
-    columns = tl.arange(0, WIDTH)
-    inside = columns < HEAD_DIM
-    if row < query_count * GROUP:
-        part = (first_slot * KV_HEADS + head) * ROWS + row
-        # The maximum first: the loads of the sum then wait for nothing but each other.
-        largest = float("-inf")
-        for slot in range(slot_count):
-            largest = tl.maximum(largest, tl.load(statistics + 2 * (part + slot * KV_HEADS * ROWS)))
-        total, mixed = 0.0, tl.zeros([WIDTH], tl.float32)
-        # One by one, in order: parts that the row does not see add exact zeros, however many there are.
-        for slot in range(slot_count):
-            place = part + slot * KV_HEADS * ROWS
-            weight = tl.exp2(tl.load(statistics + 2 * place) - largest)
-            total += weight * tl.load(statistics + 2 * place + 1)
-            mixed += weight * tl.load(partial + place * HEAD_DIM + columns, mask=inside, other=0.0)
-        packed = (query_start + row // GROUP).to(tl.int64)
-        target = (packed * KV_HEADS * GROUP + head * GROUP + row % GROUP) * HEAD_DIM
-        tl.store(out + target + columns, (mixed / total).to(out.dtype.element_ty), mask=inside)
 
 
 def varlen_attention_launches(
@@ -264,12 +230,10 @@ def varlen_attention_launches(
 ) -> tuple[Launch, ...]:
     """The items, and the merges if there are any; out is contiguous."""
     _, kv_heads, block_size, head_dim = cache.keys.shape
-    tile, group = batch.tile, query.shape[1] // kv_heads
-    width = max(16, next_power_of_two(head_dim))
+    tile = batch.tile
     parts = (batch.slots, kv_heads, tile.rows)
     partial = torch.empty((*parts, head_dim), dtype=torch.float32, device=query.device)
     statistics = torch.empty((*parts, 2), dtype=torch.float32, device=query.device)
-    shape = {"GROUP": group, "KV_HEADS": kv_heads, "HEAD_DIM": head_dim, "ROWS": tile.rows, "WIDTH": width}
     attend = Launch(
         kernel=_varlen_attention_kernel,
         grid=(batch.items.shape[0], kv_heads),
@@ -289,25 +253,22 @@ def varlen_attention_launches(
             "scale": scale,
         },
         constants={
-            **shape,
+            "GROUP": query.shape[1] // kv_heads,
+            "KV_HEADS": kv_heads,
+            "HEAD_DIM": head_dim,
             "BLOCK_SIZE": block_size,
             "WINDOW": sliding_window,
             "SOFT_CAP": soft_cap,
             "SKIP_MASKS": tile.skip_masks,
             "PRECISION": tile.precision,
             "ITEM_FIELDS": ITEM_FIELDS,
+            "ROWS": tile.rows,
             "KEYS": tile.keys,
+            "WIDTH": max(16, next_power_of_two(head_dim)),  # the matrix unit's least depth
         },
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )
     if batch.slots == 0:
         return (attend,)
-    merge = Launch(
-        kernel=_merge_kernel,
-        grid=(batch.merges.shape[0], kv_heads, batch.merge_tokens * group),
-        arguments={"out": out, "partial": partial, "statistics": statistics, "merges": batch.merges},
-        constants={**shape, "MERGE_FIELDS": MERGE_FIELDS},
-        num_warps=1,
-    )
-    return attend, merge
+    return attend, split_merge_launch(partial, statistics, batch.merges, batch.merge_tokens, out)

@@ -23,9 +23,10 @@ from torch import Tensor
 
 from headway.kernels.attention_plan import AttentionShape, PagedSequence
 from headway.kernels.host_arrays import to_device
-from headway.kernels.launch import Chip, next_power_of_two
+from headway.kernels.launch import Chip, Counts, next_power_of_two
+from headway.kernels.split_merge import MERGE_FIELDS
 
-ITEM_FIELDS, MERGE_FIELDS = 7, 4
+ITEM_FIELDS = 7
 
 Precision: TypeAlias = Literal["ieee", "tf32x3"]
 
@@ -205,3 +206,27 @@ def _tables(sequences: Sequence[PagedSequence]) -> NDArray[np.int64]:
 
 def _padded(part: NDArray[np.int64]) -> NDArray[np.int32]:
     return np.pad(part.reshape(-1), (0, -part.size % ALIGNED)).astype(np.int32)
+
+
+def varlen_attention_counts(
+    lengths: Sequence[tuple[int, int]], shape: AttentionShape, cache_dtype: torch.dtype
+) -> Counts:
+    """Of (new, context) tokens of each sequence: every key that is seen, queries and answers, all once."""
+    window = shape.sliding_window
+    pairs = keys = 0
+    for new, context in lengths:
+        first = context - new
+        keys += context if window is None else context - max(0, first - window + 1)
+        # Σ p + 1 over positions p, and what the window hides of it.
+        pairs += new * (first + 1) + new * (new - 1) // 2
+        if window is not None:
+            start, end = max(first + 1, window + 1), context  # contexts longer than the window
+            pairs -= sum(range(start - window, end - window + 1))
+    cache_row = shape.head_dim * cache_dtype.itemsize + (4 if cache_dtype.itemsize == 1 else 0)
+    tokens = sum(new for new, _ in lengths)
+    query_bytes = tokens * shape.query_heads * shape.head_dim * shape.dtype.itemsize
+    return Counts(
+        bytes_read=query_bytes + 2 * keys * shape.kv_heads * cache_row,
+        bytes_written=query_bytes,
+        flops=4 * pairs * shape.query_heads * shape.head_dim,
+    )

@@ -1,0 +1,246 @@
+"""Launches of attention and of what writes its cache, at the shapes of real models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+from headway.kernels.attention_plan import AttentionShape, PagedSequence
+from headway.kernels.cases import Case, Outputs, Trial, noise
+from headway.kernels.launch import A100, MI300X, Chip
+from headway.kernels.paged_attention import paged_attention_reference
+from headway.kernels.rope_kv_write import (
+    HeadNorms,
+    RotaryRows,
+    quantize_rows_reference,
+    rope_kv_write_counts,
+    rope_kv_write_launch,
+    rope_kv_write_reference,
+)
+from headway.kernels.varlen_attention import PagedCache, varlen_attention_launches
+from headway.kernels.varlen_batch import plan_varlen, varlen_attention_counts
+
+Lengths: TypeAlias = tuple[tuple[int, int], ...]
+"""(new, context) tokens of each sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """A model's attention."""
+
+    name: str
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    sliding_window: int | None = None
+    soft_cap: float | None = None
+    normed: bool = False
+    dtype: torch.dtype = torch.bfloat16
+    block_size: int = 16
+
+    def shape(self, device: torch.device) -> AttentionShape:
+        """For a plan."""
+        return AttentionShape(
+            self.query_heads,
+            self.kv_heads,
+            self.head_dim,
+            self.block_size,
+            self.sliding_window,
+            self.dtype,
+            device,
+        )
+
+
+LLAMA = Heads("Llama 3 8B", 32, 8, 128)
+SMOLLM = Heads("SmolLM2 135M", 9, 3, 64)
+GEMMA = Heads("Gemma 2 9B", 16, 8, 256, sliding_window=4096, soft_cap=50.0)
+QWEN = Heads("Qwen3 8B", 32, 8, 128, normed=True)
+TINY = Heads("tiny", 6, 2, 24, sliding_window=19, soft_cap=5.0, normed=True, block_size=4)
+
+
+def quantized_type(chip: Chip) -> torch.dtype:
+    """The one-byte number that a chip's compiler converts: A100 has no fp8, MI300X one of its own."""
+    return {A100.name: torch.int8, MI300X.name: torch.float8_e4m3fnuz}.get(chip.name, torch.float8_e4m3fn)
+
+
+def _sequences(heads: Heads, lengths: Lengths) -> list[PagedSequence]:
+    """Every sequence's blocks apart from each other in the pool."""
+    sequences: list[PagedSequence] = []
+    start = 0
+    for index, (new, context) in enumerate(lengths):
+        blocks = -(-context // heads.block_size)
+        table = index + len(lengths) * np.arange(blocks, dtype=np.int64)
+        sequences.append(PagedSequence(start, new, context, table))
+        start += new
+    return sequences
+
+
+def _prepare_attention(
+    device: torch.device, chip: Chip, *, heads: Heads, lengths: Lengths, quantized: bool, deterministic: bool
+) -> Trial:
+    sequences = _sequences(heads, lengths)
+    tokens = sum(new for new, _ in lengths)
+    blocks = 1 + max(int(sequence.table.max()) for sequence in sequences)
+    query = noise((tokens, heads.query_heads, heads.head_dim), heads.dtype, device, seed=0)
+    pool = (blocks, heads.kv_heads, heads.block_size, heads.head_dim)
+    cache_type = quantized_type(chip) if quantized else heads.dtype
+    (keys, key_scales), (values, value_scales) = (
+        quantize_rows_reference(noise(pool, torch.float32, device, seed), cache_type) for seed in (1, 2)
+    )
+    cache = PagedCache(keys, values, *((key_scales, value_scales) if quantized else (None, None)))
+    plan = plan_varlen(sequences, heads.shape(device), chip, deterministic=deterministic)
+    out = torch.empty_like(query)
+    scale = heads.head_dim**-0.5
+    launches = varlen_attention_launches(
+        query,
+        cache,
+        plan,
+        out,
+        scale=scale,
+        sliding_window=heads.sliding_window,
+        soft_cap=heads.soft_cap,
+    )
+
+    def launch() -> Outputs:
+        for each in launches:
+            each.run()
+        return (out,)
+
+    def reference() -> Outputs:
+        return (
+            paged_attention_reference(
+                query,
+                keys.float() * key_scales.unsqueeze(-1),
+                values.float() * value_scales.unsqueeze(-1),
+                sequences,
+                scale=scale,
+                sliding_window=heads.sliding_window,
+                soft_cap=heads.soft_cap,
+            ),
+        )
+
+    return Trial(launch, reference)
+
+
+def _attention(
+    heads: Heads,
+    what: str,
+    lengths: Lengths,
+    *,
+    quantized: bool = False,
+    deterministic: bool = False,
+) -> Case:
+    # Counts do not depend on a chip: one byte per value is one byte.
+    cache_type = torch.int8 if quantized else heads.dtype
+    return Case(
+        kernel="paged attention",
+        label=f"{heads.name}, {what}",
+        counts=varlen_attention_counts(lengths, heads.shape(torch.device("meta")), cache_type),
+        prepare=partial(
+            _prepare_attention,
+            heads=heads,
+            lengths=lengths,
+            quantized=quantized,
+            deterministic=deterministic,
+        ),
+        unit="float32" if heads.dtype == torch.float32 else "bfloat16",
+        tiny=heads.name == "tiny",
+        # Weights are rounded to the model's type before they multiply the values.
+        relative_tolerance=1e-4 if heads.dtype == torch.float32 else 2**-6,
+    )
+
+
+def _prepare_write(device: torch.device, chip: Chip, *, heads: Heads, tokens: int, quantized: bool) -> Trial:
+    width, all_heads = heads.head_dim, heads.query_heads + 2 * heads.kv_heads
+    qkv = noise((tokens, all_heads, width), heads.dtype, device, seed=0)
+    angles = noise((tokens, width // 2), torch.float32, device, seed=1)
+    cos, sin = angles.cos(), angles.sin()
+    every = torch.arange(tokens, device=device)
+    rotary = RotaryRows(
+        torch.cat((cos, cos), dim=-1).to(heads.dtype),
+        torch.cat((-sin, sin), dim=-1).to(heads.dtype),
+        positions=every,
+    )
+    blocks, slots = -(-tokens // heads.block_size), every.flip(0)
+    norms = HeadNorms(*(noise((width,), heads.dtype, device, seed) for seed in (2, 3)), eps=1e-6)
+    query = qkv.new_empty((tokens, heads.query_heads, width))
+    pool = (blocks, heads.kv_heads, heads.block_size, width)
+    cache_type = quantized_type(chip) if quantized else heads.dtype
+
+    def cache() -> PagedCache:
+        pools = (torch.zeros(pool, dtype=cache_type, device=device) for _ in range(2))
+        scales = (torch.zeros(pool[:3], device=device) if quantized else None for _ in range(2))
+        return PagedCache(*pools, *scales)
+
+    ours = cache()
+
+    def launch() -> Outputs:
+        rope_kv_write_launch(
+            qkv, rotary, ours, slots, query, norms=norms if heads.normed else None, chip=chip
+        ).run()
+        return query, *_contents(ours)
+
+    def reference() -> Outputs:
+        theirs = cache()
+        expected = rope_kv_write_reference(qkv, rotary, theirs, slots, norms if heads.normed else None)
+        return expected, *_contents(theirs)
+
+    return Trial(launch, reference)
+
+
+def _contents(cache: PagedCache) -> Outputs:
+    """What the pools stand for: a value may be quantized to either neighbour of a tie."""
+    if cache.key_scales is None or cache.value_scales is None:
+        return cache.keys, cache.values
+    return (
+        cache.keys.float() * cache.key_scales.unsqueeze(-1),
+        cache.values.float() * cache.value_scales.unsqueeze(-1),
+    )
+
+
+def _write(heads: Heads, tokens: int, *, quantized: bool = False) -> Case:
+    # Counts do not depend on a chip: one byte per value is one byte.
+    cache_type = torch.int8 if quantized else heads.dtype
+    return Case(
+        kernel="rotary and KV write",
+        label=f"{heads.name}, {tokens} tokens{', 8-bit cache' if quantized else ''}",
+        counts=rope_kv_write_counts(
+            tokens, heads.query_heads, heads.kv_heads, heads.head_dim, heads.dtype, cache_type
+        ),
+        prepare=partial(_prepare_write, heads=heads, tokens=tokens, quantized=quantized),
+        tiny=heads.name == "tiny",
+        # One step of an fp8 is a sixteenth of it.
+        relative_tolerance=2**-4 if quantized else 2**-8,
+    )
+
+
+_MIXED: Lengths = (*((1, 2048),) * 31, (512, 4096))
+
+CASES = (
+    _attention(LLAMA, "32 decodes at 2048", ((1, 2048),) * 32),
+    _attention(LLAMA, "1 decode at 32768", ((1, 32_768),)),
+    _attention(LLAMA, "prefill of 2048", ((2048, 2048),)),
+    _attention(LLAMA, "31 decodes and a chunk of 512", _MIXED),
+    _attention(LLAMA, "31 decodes and a chunk of 512, deterministic", _MIXED, deterministic=True),
+    _attention(LLAMA, "64 decodes at 2048, 8-bit cache", ((1, 2048),) * 64, quantized=True),
+    _attention(LLAMA, "31 decodes and a chunk of 512, 8-bit cache", _MIXED, quantized=True),
+    _attention(SMOLLM, "32 decodes at 512", ((1, 512),) * 32),
+    _attention(SMOLLM, "31 decodes and a chunk of 512", _MIXED),
+    _attention(replace(SMOLLM, dtype=torch.float32), "31 decodes and a chunk of 512, float32", _MIXED),
+    _attention(GEMMA, "32 decodes at 8192", ((1, 8192),) * 32),
+    _attention(GEMMA, "31 decodes and a chunk of 512", _MIXED),
+    _write(LLAMA, 32),
+    _write(LLAMA, 2048),
+    _write(LLAMA, 2048, quantized=True),
+    _write(QWEN, 32),
+    _write(QWEN, 2048),
+    _write(SMOLLM, 32),
+    _attention(TINY, "decodes and a chunk", ((1, 30), (1, 1), (17, 29))),
+    _attention(TINY, "decodes, 8-bit cache", ((1, 30), (2, 17)), quantized=True),
+    _write(TINY, 11),
+    _write(TINY, 11, quantized=True),
+)
