@@ -1,0 +1,65 @@
+"""``ops/gpu_check`` where there is no GPU: all of it runs on tiny sizes, and says that it was right."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from headway.kernels.cases import Case, cases, differences
+from headway.kernels.launch import Counts
+
+pytest.importorskip("triton")
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU it takes minutes, and a person reads it")
+@pytest.mark.timeout(300)
+def test_without_a_gpu_everything_runs_on_tiny_sizes_and_is_right(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "ops" / "gpu_check"), "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "gpu_check.json").read_text())
+    assert (found["wrong"], found["left_out"]) == ([], [])
+    assert [each["kernel"] for each in found["kernels"]] == [case.kernel for case in cases(tiny=True)]
+    for part in ("ceilings", "engine", "decode", "swaps"):
+        assert found[part], part
+    assert "everything right" in done.stdout
+    assert (tmp_path / "gpu_check.md").read_text() in done.stdout
+
+
+def make_case(**tolerances: float) -> Case:
+    def prepare(*_: object) -> None:
+        raise AssertionError("not needed here")
+
+    return Case("some", "thing", Counts(1, 1, 1), prepare, **tolerances)  # type: ignore[arg-type]  # never called
+
+
+@pytest.mark.parametrize(
+    ("ours", "is_right"),
+    [
+        ([1.0, 2.0, 100.0], True),
+        ([1.0, 2.05, 100.0], True),
+        ([1.0, 2.2, 100.0], False),
+        ([1.0, float("nan"), 100.0], False),
+        ([1.0, 2.0, float("inf")], False),
+        ([1.0, 2.0], False),
+    ],
+)
+def test_differences_are_seen(ours: list[float], is_right: bool) -> None:
+    expected = torch.tensor([1.0, 2.0, 100.0])
+    found = differences(make_case(relative_tolerance=1e-3), (torch.tensor(ours),), (expected,))
+    assert (not found) is is_right
+
+
+def test_integers_must_be_equal_and_infinities_in_their_places() -> None:
+    case = make_case(absolute_tolerance=10.0)
+    assert differences(case, (torch.tensor([3, 4]),), (torch.tensor([3, 5]),))
+    infinite = torch.tensor([float("-inf"), 1.0])
+    assert not differences(case, (infinite,), (infinite.clone(),))
+    assert differences(case, (-infinite,), (infinite,))
