@@ -23,7 +23,7 @@ void run_block(const Pass& pass, const uint8_t* first_row, int64_t row_bytes, in
     for (int r = 0; r < R; ++r) x.row[r] = first_row + r * row_bytes;
     Sums<R> y;
     Kernel<R>::run(pass.panel, pass.ahead, x, groups_of(pass.weight.inputs), y);
-    for (int r = 0; r < R; ++r) finish(pass.weight, pass.output, row + r, pass.number, y[r]);
+    finish(pass.weight, pass.output, row, R, pass.number, y);
 }
 
 using Block = void (*)(const Pass&, const uint8_t*, int64_t, int);
@@ -66,16 +66,18 @@ void headway_gemm_part(const HeadwayWeight* weight, const void* activations, int
     const int count = ceil_div(rows, most);
     const int64_t row_bytes = activation_row_bytes(weight->kind, weight->inputs);
     const int64_t bytes = panel_bytes(weight->kind, weight->inputs);
-    const int end = ceil_div(n_end, HEADWAY_PANEL);
+    const int end = ceil_div(n_end, HEADWAY_PANEL), groups = groups_of(weight->inputs);
+    // Every block fetches its part of the next panel.
+    const int lines = ceil_div(group_bytes(weight->kind) / kVectorBytes, count);
     for (int number = n_begin / HEADWAY_PANEL; number < end; ++number) {
         const uint8_t* panel = weight->buffer + number * bytes;
         for (int block = 0, row = 0; block < count; ++block) {
             // Blocks as even as can be: 8 rows run as 4 + 4, not 6 + 2.
             const int height = (rows - row) / (count - block);
-            const int group_lines = group_bytes(weight->kind) / kVectorBytes, lines = ceil_div(group_lines, count);
-            Ahead ahead{panel + bytes + int64_t(block) * groups_of(weight->inputs) * lines * kVectorBytes, number + 1 < end ? lines : 0};
+            const uint8_t* first = static_cast<const uint8_t*>(activations) + row * row_bytes;
+            const Ahead ahead{panel + bytes + int64_t(block) * groups * lines * kVectorBytes, number + 1 < end ? lines : 0};
             const Pass pass{*weight, *output, panel, ahead, number};
-            blocks[height](pass, static_cast<const uint8_t*>(activations) + row * row_bytes, row_bytes, row);
+            blocks[height](pass, first, row_bytes, row);
             row += height;
         }
     }

@@ -36,17 +36,13 @@ inline T value_at(const uint8_t* bytes) {
 inline __m512i broadcast_four(const uint8_t* bytes) { return _mm512_set1_epi32(value_at<int32_t>(bytes)); }
 inline __m512 broadcast_float(const uint8_t* bytes) { return _mm512_set1_ps(value_at<float>(bytes)); }
 
-#ifndef HINT
-#define HINT _MM_HINT_T1
-#endif
-// What to fetch meanwhile: some lines for each group of k.
+// What comes next, fetched while this block computes, some lines for each 32 k: the next panel from memory into the
+// L2 cache (a core waits for at most some two dozen lines on their way to L1, too few for memory's latency).
 struct Ahead {
     const uint8_t* at;
     int lines;
     void ask() {
-#ifndef NOPF
-        for (int line = 0; line < lines; ++line, at += kVectorBytes) _mm_prefetch(reinterpret_cast<const char*>(at), HINT);
-#endif
+        for (int line = 0; line < lines; ++line, at += kVectorBytes) _mm_prefetch(at, _MM_HINT_T1);
     }
 };
 
