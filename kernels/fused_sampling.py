@@ -25,6 +25,26 @@ from headway.kernels.triton_language import Operand, constexpr, jit, tl
 TILES_PER_PROGRAM = 16
 """2,048 tokens: 8 KiB of logits, enough programs for one row to occupy a chip's sixteenth."""
 
+IN_PROMPT = 1 << 30
+"""In a token's count: the prompt holds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowPenalties:
+    """What penalties need, on the device, so that a step needs no token that the host has not seen yet.
+
+    The first launch penalises the logits in place; the last one counts the token that it picks.
+    """
+
+    counts: Tensor
+    """int32 [slots, vocab]: occurrences in the answer, plus ``IN_PROMPT`` if the prompt has the token."""
+    slots: Tensor
+    """int32 [rows]: which row of ``counts`` is the request's, no two alike; -1: it has no penalties."""
+    repetition: Tensor
+    """float32 [rows], as the two below."""
+    presence: Tensor
+    frequency: Tensor
+
 
 @dataclass(frozen=True, slots=True)
 class RowSampling:
@@ -42,12 +62,30 @@ class RowSampling:
     """int64."""
     positions: Tensor
     """int64, of the token in the answer."""
+    penalties: RowPenalties | None = None
+    """None: no row has any."""
 
 
 @jit
 def tempered(z: Operand, peak: Operand, temperature: Operand) -> Operand:
     """s, rounded as IEEE says: the same in every launch, and as on the CPU. T = 0 is not used."""
     return tl.div_rn(z - peak, tl.where(temperature > 0, temperature, 1.0))
+
+
+@jit
+def _penalised(
+    z: Operand,
+    count: Operand,
+    repetition: Operand,
+    presence: Operand,
+    frequency: Operand,
+    IN_PROMPT: constexpr,
+) -> Operand:
+    """The formulas of ``kernels.sampling``, for tokens with these counts."""
+    in_answer = (count & (IN_PROMPT - 1)).to(tl.float32)
+    repeated = tl.where(z > 0, tl.div_rn(z, repetition), z * repetition)
+    z = tl.where(count > 0, repeated, z)
+    return z - in_answer * frequency - tl.where(in_answer > 0, presence, 0.0)
 
 
 @jit
@@ -59,14 +97,27 @@ def statistics_kernel(
     tile_peaks: Operand,
     tile_sums: Operand,
     tiles: Operand,
+    counts: Operand,
+    slots: Operand,
+    repetition: Operand,
+    presence: Operand,
+    frequency: Operand,
     TILE: constexpr,
     GROUP: constexpr,
+    IN_PROMPT: constexpr,
 ) -> None:
     """One program: ``GROUP`` tiles of a row."""
     row = tl.program_id(0).to(tl.int64)
     tile = tl.program_id(1) * GROUP + tl.arange(0, GROUP)
     tokens = tile[:, None] * TILE + tl.arange(0, TILE)[None, :]
     z = tl.load(logits + row * row_stride + tokens, mask=tokens < vocab, other=float("-inf"))
+    if counts is not None:
+        slot = tl.load(slots + row).to(tl.int64)
+        if slot >= 0:
+            count = tl.load(counts + slot * vocab + tokens, mask=tokens < vocab, other=0)
+            each = tl.load(repetition + row), tl.load(presence + row), tl.load(frequency + row)
+            z = _penalised(z, count, each[0], each[1], each[2], IN_PROMPT)
+            tl.store(logits + row * row_stride + tokens, z, mask=tokens < vocab)
     peaks = tl.max(z, axis=1)
     # A tile in which every token is forbidden: −inf − −inf would be no number.
     origin = tl.where(peaks == float("-inf"), 0.0, peaks)
@@ -127,6 +178,8 @@ def pick_kernel(
     tiles: Operand,
     chosen: Operand,
     logprobs: Operand,
+    counts: Operand,
+    slots: Operand,
     TILE: constexpr,
     TILES: constexpr,
 ) -> None:
@@ -158,7 +211,13 @@ def pick_kernel(
         place = _first_above(inside, target - before, tl.max(inside, axis=0))
     else:
         place = tl.argmax(z, axis=0)
-    tl.store(chosen + row, (at * TILE + place).to(tl.int64))
+    token = (at * TILE + place).to(tl.int64)
+    tl.store(chosen + row, token)
+    if counts is not None:
+        slot = tl.load(slots + row).to(tl.int64)
+        if slot >= 0:
+            counts += slot * vocab + token
+            tl.store(counts, tl.load(counts) + 1)
     if tile_shares is not None:
         own = tl.sum(tl.where(inner == place, z, 0.0), axis=0)
         share = tl.sum(tl.load(tile_shares + row * tiles + tile, mask=tile < tiles, other=0.0), axis=0)

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from headway.kernels.fused_sampling import RowSampling
+from headway.kernels.fused_sampling import RowPenalties, RowSampling
 from headway.kernels.launch import H100
 from headway.kernels.philox import uniforms
-from headway.kernels.sampling import draw, temper, truncation_reference
-from headway.kernels.sampling_launches import SamplingBuffers, sampling_launches
+from headway.kernels.sampling import (
+    PenaltyEntries,
+    apply_penalties,
+    draw,
+    temper,
+    truncation_reference,
+)
+from headway.kernels.sampling_launches import SamplingBuffers, count_tokens, sampling_launches
 
 pytest.importorskip("triton")
 
@@ -125,3 +132,38 @@ def test_logits_may_be_views_whose_rows_lie_apart() -> None:
     view = wide[::2, :500]
     rows = make_rows([(0, 0.9, 0.0), (20, 1.0, 0.0)])
     assert torch.equal(launch(view, rows)[0], launch(view.contiguous(), rows)[0])
+
+
+def test_penalties_follow_their_formulas_and_the_choice_is_counted() -> None:
+    vocab = 150
+    logits = random_logits(3, vocab, seed=3, spread=3.0)
+    counts = torch.full((4, vocab), 99, dtype=torch.int32)
+    count_tokens(counts, 2, torch.tensor([5, 5, 7]), torch.tensor([7, 9, 9]))
+    count_tokens(counts, 0, torch.tensor([140]), torch.tensor([], dtype=torch.int64))
+    before = counts.clone()
+    rows = make_rows([(1, 1.0, 0.0)] * 3)
+    penalties = RowPenalties(
+        counts=counts,
+        slots=torch.tensor([2, -1, 0], dtype=torch.int32),
+        repetition=torch.tensor([1.5, 2.0, 2.0]),
+        presence=torch.tensor([0.25, 1.0, 1.0]),
+        frequency=torch.tensor([0.5, 1.0, 1.0]),
+    )
+    expected = logits.clone()
+    entries = PenaltyEntries(
+        rows=torch.tensor([0, 0, 0, 2]),
+        tokens=torch.tensor([5, 7, 9, 140]),
+        answer_counts=torch.tensor([0.0, 1.0, 2.0, 0.0]),
+        repetition=torch.tensor([1.5, 1.5, 1.5, 2.0]),
+        presence=torch.tensor([0.25, 0.25, 0.25, 1.0]),
+        frequency=torch.tensor([0.5, 0.5, 0.5, 1.0]),
+    )
+    apply_penalties(expected, entries)
+    chosen, picked, _ = launch(logits, replace(rows, penalties=penalties))
+    torch.testing.assert_close(logits, expected)
+    assert torch.equal(chosen, expected.argmax(dim=-1))
+    exact = torch.log_softmax(expected, dim=-1).gather(1, chosen.unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(picked, exact)
+    before[2, chosen[0]] += 1
+    before[0, chosen[2]] += 1
+    assert torch.equal(counts, before), "the row without penalties counts nothing"
