@@ -12,6 +12,26 @@ from torch import Tensor
 from headway.engine.values import Chunk
 from headway.kernels.attention_plan import AttentionPlan, AttentionShape, PagedSequence, plan_attention
 from headway.kernels.host_arrays import to_device
+from headway.kernels.launch import Chip, chip_of
+from headway.kernels.varlen_batch import VarlenBatch, plan_varlen
+
+
+@dataclass(frozen=True, slots=True)
+class TorchAttention:
+    """What torch's operations read."""
+
+    plan: AttentionPlan
+    pool_rows: Tensor
+    """[T · kv_heads] int64 (see ``kernels.kv_write``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FusedAttention:
+    """What the GPU's kernels read."""
+
+    batch: VarlenBatch
+    slots: Tensor
+    """[T] int64 (see ``kernels.rope_kv_write``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +42,7 @@ class StepInputs:
     """[T] int64."""
     positions: Tensor
     """[T] int64."""
-    pool_rows: Tensor
-    """[T · kv_heads] int64 (see ``kernels.kv_write``)."""
-    attention: AttentionPlan
+    attention: TorchAttention | FusedAttention
     logit_rows: Tensor
     """Packed rows whose logits are wanted, in the order of the plan's chunks."""
 
@@ -35,17 +53,39 @@ def pack(
     shape: AttentionShape,
     *,
     all_logits: bool = False,
+    chip: Chip | None = None,
 ) -> StepInputs:
-    """Pack chunks with their block tables. Logits: last token of sampling chunks, or every token."""
+    """Pack chunks with their block tables. Logits: last token of sampling chunks, or every token.
+
+    ``chip``: the GPU whose kernels run; by default the device's, and on a CPU none: torch's operations do.
+    """
     packed = _place(chunks, tables)
-    rows = np.concatenate([part.first_rows(shape) for part in packed])
-    head_rows = rows[:, None] + np.arange(shape.kv_heads) * shape.block_size
+    if chip is None and shape.device.type == "cuda":
+        chip = chip_of(shape.device)
     return StepInputs(
         token_ids=to_device(np.concatenate([part.token_ids() for part in packed]), shape.device),
         positions=to_device(np.concatenate([part.positions() for part in packed]), shape.device),
-        pool_rows=to_device(head_rows.reshape(-1), shape.device),
-        attention=plan_attention([part.sequence() for part in packed], shape),
+        attention=_torch_attention(packed, shape) if chip is None else _fused_attention(packed, shape, chip),
         logit_rows=to_device(_logit_rows(chunks, packed, all_logits=all_logits), shape.device),
+    )
+
+
+def _torch_attention(packed: Sequence[_Packed], shape: AttentionShape) -> TorchAttention:
+    slots = np.concatenate([part.slots(shape) for part in packed])
+    blocks, offsets = np.divmod(slots, shape.block_size)
+    first_rows = blocks * (shape.kv_heads * shape.block_size) + offsets
+    rows = first_rows[:, None] + np.arange(shape.kv_heads) * shape.block_size
+    return TorchAttention(
+        plan=plan_attention([part.sequence() for part in packed], shape),
+        pool_rows=to_device(rows.reshape(-1), shape.device),
+    )
+
+
+def _fused_attention(packed: Sequence[_Packed], shape: AttentionShape, chip: Chip) -> FusedAttention:
+    slots = np.concatenate([part.slots(shape) for part in packed])
+    return FusedAttention(
+        batch=plan_varlen([part.sequence() for part in packed], shape, chip),
+        slots=to_device(slots, shape.device),
     )
 
 
@@ -67,10 +107,10 @@ class _Packed:
         length = len(self.chunk.token_ids)
         return PagedSequence(self.query_start, length, self.chunk.start + length, self.table)
 
-    def first_rows(self, shape: AttentionShape) -> NDArray[np.int64]:
-        """Pool row of each token's first kv head."""
+    def slots(self, shape: AttentionShape) -> NDArray[np.int64]:
+        """block · block_size + offset of each token."""
         blocks, offsets = np.divmod(self.positions(), shape.block_size)
-        return self.table[blocks] * (shape.kv_heads * shape.block_size) + offsets
+        return self.table[blocks] * shape.block_size + offsets
 
 
 def _place(chunks: Sequence[Chunk], tables: Sequence[NDArray[np.int64]]) -> list[_Packed]:

@@ -8,7 +8,9 @@ One block with switches covers Llama 2/3, SmolLM2, Mistral (sliding window), Qwe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,12 +19,14 @@ from headway.engine.kv_cache import KVCache
 from headway.engine.linear import Linear
 from headway.engine.model_config import ModelConfig
 from headway.engine.rope import RotaryTables
-from headway.engine.step_inputs import StepInputs
+from headway.engine.step_inputs import FusedAttention, StepInputs, TorchAttention
 from headway.kernels.gated_activation import Activation, gated_activation
 from headway.kernels.kv_write import kv_write
 from headway.kernels.paged_attention import paged_attention
 from headway.kernels.rms_norm import add_rms_norm, rms_norm
+from headway.kernels.rope_kv_write import HeadNorms, RotaryRows, rope_kv_write
 from headway.kernels.rotary import rotary
+from headway.kernels.varlen_attention import PagedCache, varlen_attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,10 @@ class ModelWeights:
     head: Linear
 
 
+Mixing: TypeAlias = Callable[[DecoderLayer, Tensor, tuple[Tensor, Tensor]], Tensor]
+"""From a layer, its projected heads and its pools to what attention gives: [tokens, query_heads, head_dim]."""
+
+
 class TorchModel:
     """Computes new KV and logits for one packed batch. Holds no state of requests."""
 
@@ -62,9 +70,10 @@ class TorchModel:
     def forward(self, inputs: StepInputs, cache: KVCache) -> Tensor:
         """Write the KV of all tokens; return logits [len(logit_rows), vocab] in float32."""
         eps, layers = self._config.norm_eps, self._weights.layers
-        rotation = (
-            self._tables.cos.index_select(0, inputs.positions).unsqueeze(1),
-            self._tables.signed_sin.index_select(0, inputs.positions).unsqueeze(1),
+        mix = (
+            self._torch_mixing(inputs, inputs.attention)
+            if isinstance(inputs.attention, TorchAttention)
+            else self._fused_mixing(inputs, inputs.attention)
         )
         residual = self._weights.embedding.index_select(0, inputs.token_ids)
         x = rms_norm(residual, layers[0].attention_norm, eps)
@@ -72,36 +81,54 @@ class TorchModel:
             if index > 0:
                 x, residual = add_rms_norm(x, residual, layer.attention_norm, eps)
             pools = (cache.keys[index], cache.values[index])
-            x = self._attention(layer, x, rotation, inputs, pools)
+            x = layer.output(mix(layer, self._heads(layer, x), pools).flatten(1))
             x, residual = add_rms_norm(x, residual, layer.mlp_norm, eps)
             x = layer.down(gated_activation(layer.gate_up(x), self._activation))
         if len(inputs.logit_rows) == 0:
             return residual.new_empty((0, self._config.vocab_size), dtype=torch.float32)
         return self._logits(residual.add_(x), inputs.logit_rows)
 
-    def _attention(
-        self,
-        layer: DecoderLayer,
-        x: Tensor,
-        rotation: tuple[Tensor, Tensor],
-        inputs: StepInputs,
-        pools: tuple[Tensor, Tensor],
-    ) -> Tensor:
-        key_pool, value_pool = pools
+    def _heads(self, layer: DecoderLayer, x: Tensor) -> Tensor:
+        """[tokens, query_heads + 2 · kv_heads, head_dim]: queries, keys, values."""
+        count = self._config.query_head_count + 2 * self._config.kv_head_count
+        return layer.qkv(x).view(x.shape[0], count, self._config.head_dim)
+
+    def _torch_mixing(self, inputs: StepInputs, attention: TorchAttention) -> Mixing:
+        """Norm, rotation, KV write and attention as one operation of torch after another."""
+        cos = self._tables.cos.index_select(0, inputs.positions).unsqueeze(1)
+        signed_sin = self._tables.signed_sin.index_select(0, inputs.positions).unsqueeze(1)
         queries, keys = self._config.query_head_count, self._config.kv_head_count
-        heads = layer.qkv(x).view(x.shape[0], queries + 2 * keys, self._config.head_dim)
-        query_key = heads[:, : queries + keys]
-        if layer.query_norm is not None and layer.key_norm is not None:
-            query = rms_norm(heads[:, :queries], layer.query_norm, self._config.norm_eps)
-            key = rms_norm(heads[:, queries : queries + keys], layer.key_norm, self._config.norm_eps)
-            query_key = torch.cat((query, key), dim=1)
-        rotated = rotary(query_key, *rotation)
-        kv_write(key_pool, rotated[:, queries:], inputs.pool_rows)
-        kv_write(value_pool, heads[:, queries + keys :], inputs.pool_rows)
-        mixed = paged_attention(
-            rotated[:, :queries], key_pool, value_pool, inputs.attention, scale=self._scale
-        )
-        return layer.output(mixed.flatten(1))
+
+        def mix(layer: DecoderLayer, heads: Tensor, pools: tuple[Tensor, Tensor]) -> Tensor:
+            key_pool, value_pool = pools
+            query_key = heads[:, : queries + keys]
+            if layer.query_norm is not None and layer.key_norm is not None:
+                query = rms_norm(heads[:, :queries], layer.query_norm, self._config.norm_eps)
+                key = rms_norm(heads[:, queries : queries + keys], layer.key_norm, self._config.norm_eps)
+                query_key = torch.cat((query, key), dim=1)
+            rotated = rotary(query_key, cos, signed_sin)
+            kv_write(key_pool, rotated[:, queries:], attention.pool_rows)
+            kv_write(value_pool, heads[:, queries + keys :], attention.pool_rows)
+            return paged_attention(
+                rotated[:, :queries], key_pool, value_pool, attention.plan, scale=self._scale
+            )
+
+        return mix
+
+    def _fused_mixing(self, inputs: StepInputs, attention: FusedAttention) -> Mixing:
+        """The same in two or three launches on a GPU."""
+        rows = RotaryRows(self._tables.cos, self._tables.signed_sin, inputs.positions)
+
+        def mix(layer: DecoderLayer, heads: Tensor, pools: tuple[Tensor, Tensor]) -> Tensor:
+            norms = None
+            if layer.query_norm is not None and layer.key_norm is not None:
+                norms = HeadNorms(layer.query_norm, layer.key_norm, self._config.norm_eps)
+            cache = PagedCache(*pools)
+            query = rope_kv_write(heads, rows, cache, attention.slots, norms)
+            window = self._config.sliding_window
+            return varlen_attention(query, cache, attention.batch, scale=self._scale, sliding_window=window)
+
+        return mix
 
     def _logits(self, hidden: Tensor, rows: Tensor) -> Tensor:
         picked = hidden.index_select(0, rows)
