@@ -5,9 +5,9 @@
     INT8          x̂ = d[r] · q[r, k],       d = max_k |x[r, k]| / 127,  q = round(x / d)
     Q8_0, Q4_*    x̂ = d[r, g] · q[r, k],    the same per group g of 32
 
-Integer sums are exact; float32 sums run over k (or g) in order, whatever the batch and the division of columns: a
-row's result is the same bit for bit alone and among others. Weights of other GGUF types (Q5_*, K and IQ types) are
-dequantized and rounded to Q8_0 at load, those of half-precision checkpoints are kept as BF16.
+Integer sums are exact; float32 sums run over k (or g) in order, whatever the batch and the division of
+columns: a row's result is the same bit for bit alone and among others. Weights of other GGUF types (Q5_*, K
+and IQ types) are dequantized and rounded to Q8_0 at load.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class WeightRecord(ctypes.Structure):
     )
 
 
-class _OutputRecord(ctypes.Structure):
+class OutputRecord(ctypes.Structure):
+    """``struct HeadwayOutput``."""
+
     _fields_ = (
         ("values", ctypes.c_void_p),
         ("stride", ctypes.c_int64),
@@ -64,7 +66,9 @@ class PackedWeight:
         is_paired: bool = False,
         bias: Tensor | None = None,
     ) -> None:
-        """A plain tensor is rounded to bfloat16. ValueError: the parts differ in kind or inputs, or are too wide."""
+        """A plain tensor is rounded to bfloat16. ValueError: the parts differ in kind or inputs, or are too
+        wide.
+        """
         rows = [bf16_rows(part) if isinstance(part, Tensor) else part for part in parts]
         self.kind, self.inputs = _common(rows)
         self.outputs = sum(part.outputs for part in rows)
@@ -117,7 +121,7 @@ class PackedWeight:
 
 
 def quantize_rows(library: ctypes.CDLL, x: Tensor, kind: WeightKind) -> Tensor:
-    """Activations for weights of ``kind`` from x [rows, inputs] in float32 or bfloat16; uint8 [rows, row bytes]."""
+    """x [rows, inputs] (float32 or bfloat16) for weights of ``kind``: uint8 [rows, row bytes]."""
     rows, inputs = x.shape
     row_bytes = _function(library, "headway_activation_row_bytes", ctypes.c_int64)(int(kind), inputs)
     out = torch.zeros((rows, row_bytes), dtype=torch.uint8)
@@ -139,7 +143,7 @@ def product_part(
 ) -> None:
     """Columns [begin, end), by default all, of the product into ``out`` (float32 or bfloat16)."""
     begin, end = columns or (0, weight.outputs)
-    record = _OutputRecord(out.data_ptr(), out.stride(0), int(out.dtype == torch.bfloat16), int(epilogue))
+    record = OutputRecord(out.data_ptr(), out.stride(0), int(out.dtype == torch.bfloat16), int(epilogue))
     _function(library, "headway_gemm_part", None)(
         ctypes.byref(weight.record), _pointer(activations), len(activations), begin, end, ctypes.byref(record)
     )
@@ -166,7 +170,7 @@ def product_reference(x: Tensor, weight: Tensor, kind: WeightKind, bias: Tensor 
 def _common(rows: Sequence[WeightRows]) -> tuple[WeightKind, int]:
     kinds = {(part.kind, part.inputs) for part in rows}
     if len(kinds) != 1:
-        found = ", ".join(sorted(f"{kind.name} × {inputs}" for kind, inputs in kinds))
+        found = ", ".join(sorted(f"{kind.name} of {inputs} inputs" for kind, inputs in kinds))
         raise ValueError(f"the parts of one product must be of one kind and width, not {found}")
     kind, inputs = kinds.pop()
     # 65,536 · 255 · 127 is the most that a sum in int32 holds.

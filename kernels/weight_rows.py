@@ -4,9 +4,9 @@
     Q8_0        w[n, k] ≈ d[n, g] · q[n, k]                g = k // 32, d in float16, the same rule per block
     Q4_0, Q4_1  as the file has them: d · (q − 8), d · q + m; read without loss, never made here
 
-Bytes per weight: BF16 2, Q8_0 1.0625, INT8 1, Q4_1 0.625, Q4_0 0.5625. Perplexity of SmolLM2-135M (its Q4_1 file,
-2,048 tokens) against float32 with activations rounded as the kernels do (``cpu_gemm``): file's own blocks +0.5 %,
-INT8 for all +5.3 %, of which 3.2 come from one activation scale per row.
+Bytes per weight: BF16 2, Q8_0 1.0625, INT8 1, Q4_1 0.625, Q4_0 0.5625. Perplexity of SmolLM2-135M (its Q4_1
+file, 2,048 tokens) against float32, activations rounded as the kernels do (``cpu_gemm``): the file's own
+blocks +0.5 %, INT8 +5.3 %, of which 3.2 come from having one activation scale per row.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def int8_rows(weight: Tensor) -> WeightRows:
 
 
 def q8_0_rows(weight: Tensor) -> WeightRows:
-    """Round [outputs, inputs] to int8 with one float16 scale per 32 inputs; ValueError: inputs are no multiple of 32."""
+    """Round [outputs, inputs] to int8 with a float16 scale per 32 inputs; ValueError: no multiple of it."""
     outputs, inputs = weight.shape
     if inputs % GROUP:
         raise ValueError(f"{inputs} inputs do not divide into blocks of {GROUP}")

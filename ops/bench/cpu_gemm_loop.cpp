@@ -39,7 +39,7 @@ double bench_read(const HeadwayWeight* weights, const int64_t* bytes, int count,
             b = _mm512_add_epi64(b, _mm512_load_si512(at + 64));
             c = _mm512_add_epi64(c, _mm512_load_si512(at + 128));
             d = _mm512_add_epi64(d, _mm512_load_si512(at + 192));
-            _mm_prefetch(reinterpret_cast<const char*>(at + 8192), _MM_HINT_T0);
+            _mm_prefetch(reinterpret_cast<const char*>(at + 8192), _MM_HINT_T1);
         }
     }
     *sum = _mm512_reduce_add_epi64(_mm512_add_epi64(_mm512_add_epi64(a, b), _mm512_add_epi64(c, d)));
