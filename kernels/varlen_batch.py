@@ -127,9 +127,9 @@ def attention_tile(
     return AttentionTile(
         rows=max(rows, group),
         keys=max(16, min(64 if chip.backend == "cuda" else 32, stage_bytes // key_bytes)),
-        num_warps=4,
+        num_warps=8 if shape.head_dim > 128 and skip_masks else 4,
         # AMD's pipeline copies through registers: a second stage costs more of them than it hides.
-        num_stages=1 if chip.backend == "hip" else 3,
+        num_stages=1 if chip.backend == "hip" else 2 if wide else 3,
         skip_masks=skip_masks,
         # Three products of rounded halves on the matrix unit: float32's accuracy without its plain cores.
         precision="tf32x3" if wide and chip.backend == "cuda" else "ieee",
