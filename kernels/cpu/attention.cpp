@@ -5,50 +5,13 @@
 #include <limits>
 
 #include "attention_products.h"
+#include "attention_scratch.h"
 #include "vector.h"
 
 namespace headway {
 namespace {
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
-
-int padded(int width) { return (width + kLanes - 1) / kLanes * kLanes; }
-
-// A member's memory for one tile: everything that outlives one key tile.
-struct Scratch {
-    uint32_t* q;        // [rows][width / 2] pairs
-    float* scores;      // [rows][64]
-    uint32_t* weights;  // [rows][32] pairs
-    float* part;        // [rows][width] of this split, not yet divided
-    float* total;       // [rows][width] of the splits before
-    float* part_max;    // [rows]
-    float* total_max;
-    float* part_sums;   // [rows][16] lanes
-    float* total_sums;
-    uint32_t* keys;     // [width / 2][64] pairs, where blocks do not fit the tile
-    uint32_t* values;   // [32][width]
-
-    Scratch(uint8_t* memory, int rows, int width) {
-        auto take = [&memory](int64_t count) {
-            uint8_t* taken = memory;
-            memory += (count * 4 + 63) / 64 * 64;
-            return taken;
-        };
-        q = reinterpret_cast<uint32_t*>(take(int64_t(rows) * width / 2));
-        scores = reinterpret_cast<float*>(take(int64_t(rows) * kKeyTile));
-        weights = reinterpret_cast<uint32_t*>(take(int64_t(rows) * kKeyTile / 2));
-        part = reinterpret_cast<float*>(take(int64_t(rows) * width));
-        total = reinterpret_cast<float*>(take(int64_t(rows) * width));
-        part_max = reinterpret_cast<float*>(take(rows));
-        total_max = reinterpret_cast<float*>(take(rows));
-        part_sums = reinterpret_cast<float*>(take(int64_t(rows) * kLanes));
-        total_sums = reinterpret_cast<float*>(take(int64_t(rows) * kLanes));
-        keys = reinterpret_cast<uint32_t*>(take(int64_t(width) / 2 * kKeyTile));
-        values = reinterpret_cast<uint32_t*>(take(int64_t(width) * kKeyTile / 2));
-        end = memory;
-    }
-    uint8_t* end;
-};
 
 class TileAttention {
   public:
@@ -66,10 +29,11 @@ class TileAttention {
           own_(memory, rows_, width_) {}
 
     void run(const uint16_t* q, float* out) {
-        load_queries(q);
-        std::fill(own_.total_max, own_.total_max + rows_, kNothing);
         const int end = tile_.first_position + tile_.tokens;
         const int begin = first_seen(tile_.first_position);
+        fetch_first(begin / kKeyTile * kKeyTile, end);
+        load_queries(q);
+        std::fill(own_.total_max, own_.total_max + rows_, kNothing);
         for (int split = begin / kKeySplit * kKeySplit; split < end; split += kKeySplit) {
             start_split();
             const int first = std::max(split, begin / kKeyTile * kKeyTile);
@@ -114,6 +78,7 @@ class TileAttention {
         if (shape_.block_size % kLanes != 0 || shape_.head_dim % kLanes != 0) {
             gather(first, found.keys);
             found.key_stride = kKeyTile;
+            found.next_key[0] = found.next_value[0] = nullptr;
             for (int part = 0; part < 4; ++part) {
                 found.key[part] = own_.keys + part * kLanes;
                 found.value[part] = own_.values + part * kLanes / 2 * width_;
@@ -121,14 +86,35 @@ class TileAttention {
             return found;
         }
         found.key_stride = shape_.block_size;
-        for (int part = 0; part < 4; ++part) {
-            const int position = std::min(first + part * kLanes, end - 1) / kLanes * kLanes;
-            const int offset = position % shape_.block_size;
-            found.key[part] = reinterpret_cast<const uint32_t*>(block_tile(keys_, position)) + offset;
-            found.value[part] =
-                reinterpret_cast<const uint32_t*>(block_tile(values_, position)) + offset / 2 * width_;
+        locate(first, end, found.key, found.value);
+        if (first + kKeyTile < end) {
+            locate(first + kKeyTile, end, found.next_key, found.next_value);
+        } else {
+            found.next_key[0] = found.next_value[0] = nullptr;
         }
         return found;
+    }
+
+    void locate(int first, int end, const uint32_t** keys, const uint32_t** values) const {
+        for (int part = 0; part < 4; ++part) {
+            // Behind the end: anything that may be read; it will be masked.
+            const int position = std::min(first + part * kLanes, (end - 1) / kLanes * kLanes);
+            const int offset = position % shape_.block_size;
+            keys[part] = reinterpret_cast<const uint32_t*>(block_tile(keys_, position)) + offset;
+            values[part] = reinterpret_cast<const uint32_t*>(block_tile(values_, position)) + offset / 2 * width_;
+        }
+    }
+
+    // The first keys and values, all at once: what follows is fetched while these are worked on.
+    void fetch_first(int first, int end) const {
+        if (shape_.block_size % kLanes != 0 || shape_.head_dim % kLanes != 0) return;
+        const uint32_t *keys[4], *values[4];
+        locate(first, end, keys, values);
+        const int parts = std::min(4, (end - first + kLanes - 1) / kLanes);
+        for (int part = 0; part < parts; ++part) {
+            for (int pair = 0; pair < width_ / 2; ++pair) fetch(keys[part] + pair * shape_.block_size);
+            for (int line = 0; line < 8 * width_; line += kLanes) fetch(values[part] + line);
+        }
     }
 
     void gather(int first, int count) {

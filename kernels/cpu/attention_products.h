@@ -16,6 +16,8 @@ namespace headway {
 struct KeyTile {
     const uint32_t* key[4];    // [pairs][key_stride], 16 of them read
     const uint32_t* value[4];  // [8][width]
+    const uint32_t* next_key[4];    // of the tile after it, fetched into the cache meanwhile; or null
+    const uint32_t* next_value[4];
     int64_t key_stride;
     int keys;                  // from the first on; what lies behind is never read into a sum
     int pairs;
@@ -42,7 +44,11 @@ inline void for_row_blocks(int rows, Work&& work) {
     }
 }
 
-template <int Rows>
+// Decode reads each key once, straight from memory and in pieces of 2 KB: too short for the hardware to guess what
+// comes. One line per vector of products keeps enough of them on the way.
+inline void fetch(const uint32_t* line) { _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T0); }
+
+template <int Rows, bool Fetches>
 inline void score_block(const KeyTile& tile, const uint32_t* q, float* scores) {
     const __mmask16 inside[4] = {lanes_below(tile.keys), lanes_below(tile.keys - 16), lanes_below(tile.keys - 32),
                                  lanes_below(tile.keys - 48)};
@@ -54,6 +60,7 @@ inline void score_block(const KeyTile& tile, const uint32_t* q, float* scores) {
         __m512i keys[4];
         for (int part = 0; part < 4; ++part) {
             keys[part] = _mm512_maskz_loadu_epi32(inside[part], tile.key[part] + pair * tile.key_stride);
+            if (Fetches) fetch(tile.next_key[part] + pair * tile.key_stride);
         }
         for (int row = 0; row < Rows; ++row) {
             const __m512i query = _mm512_set1_epi32(static_cast<int>(q[row * tile.pairs + pair]));
@@ -67,11 +74,15 @@ inline void score_block(const KeyTile& tile, const uint32_t* q, float* scores) {
 
 inline void score(const KeyTile& tile, const uint32_t* q, float* scores, int rows) {
     for_row_blocks(rows, [&](int row, auto count) {
-        score_block<count.value>(tile, q + int64_t(row) * tile.pairs, scores + row * 64);
+        if (row == 0 && tile.next_key[0] != nullptr) {
+            score_block<count.value, true>(tile, q, scores);
+        } else {
+            score_block<count.value, false>(tile, q + int64_t(row) * tile.pairs, scores + row * 64);
+        }
     });
 }
 
-template <int Rows, int Vectors>
+template <int Rows, int Vectors, bool Fetches>
 inline void mix_block(const KeyTile& tile, const uint32_t* weights, float* out, int column) {
     __m512 sums[Rows][Vectors];
     for (int row = 0; row < Rows; ++row) {
@@ -83,7 +94,10 @@ inline void mix_block(const KeyTile& tile, const uint32_t* weights, float* out, 
         // Behind the last key may lie anything, even what is not a number.
         const __m512i kept = _mm512_set1_epi32(2 * pair + 1 < tile.keys ? -1 : 0xFFFF);
         __m512i values[Vectors];
-        for (int v = 0; v < Vectors; ++v) values[v] = _mm512_and_si512(_mm512_loadu_si512(from + v * kLanes), kept);
+        for (int v = 0; v < Vectors; ++v) {
+            values[v] = _mm512_and_si512(_mm512_loadu_si512(from + v * kLanes), kept);
+            if (Fetches) fetch(tile.next_value[pair / 8] + pair % 8 * tile.width + column + v * kLanes);
+        }
         for (int row = 0; row < Rows; ++row) {
             const __m512i weight = _mm512_set1_epi32(static_cast<int>(weights[row * 32 + pair]));
             for (int v = 0; v < Vectors; ++v) sums[row][v] = dot_pairs(sums[row][v], weight, values[v]);
@@ -94,14 +108,21 @@ inline void mix_block(const KeyTile& tile, const uint32_t* weights, float* out, 
     }
 }
 
+template <int Rows, bool Fetches>
+inline void mix_rows(const KeyTile& tile, const uint32_t* weights, float* out) {
+    int column = 0;
+    for (; column + 64 <= tile.width; column += 64) mix_block<Rows, 4, Fetches>(tile, weights, out, column);
+    for (; column + 32 <= tile.width; column += 32) mix_block<Rows, 2, Fetches>(tile, weights, out, column);
+    for (; column < tile.width; column += 16) mix_block<Rows, 1, Fetches>(tile, weights, out, column);
+}
+
 inline void mix(const KeyTile& tile, const uint32_t* weights, float* out, int rows) {
     for_row_blocks(rows, [&](int row, auto count) {
-        const uint32_t* w = weights + row * 32;
-        float* to = out + int64_t(row) * tile.width;
-        int column = 0;
-        for (; column + 64 <= tile.width; column += 64) mix_block<count.value, 4>(tile, w, to, column);
-        for (; column + 32 <= tile.width; column += 32) mix_block<count.value, 2>(tile, w, to, column);
-        for (; column < tile.width; column += 16) mix_block<count.value, 1>(tile, w, to, column);
+        if (row == 0 && tile.next_value[0] != nullptr) {
+            mix_rows<count.value, true>(tile, weights, out);
+        } else {
+            mix_rows<count.value, false>(tile, weights + row * 32, out + int64_t(row) * tile.width);
+        }
     });
 }
 
