@@ -60,7 +60,7 @@ class SamplingBuffers:
             tile_shares=torch.empty((rows, tiles), dtype=torch.float64, device=device),
             row_peaks=torch.empty(rows, dtype=torch.float32, device=device),
             row_sums=torch.empty(rows, dtype=torch.float64, device=device),
-            keys=torch.empty((rows, vocab + next_power_of_two(tiles)), dtype=torch.int32, device=device),
+            keys=torch.empty((rows, max(vocab, tiles)), dtype=torch.int32, device=device),
             bounds=torch.empty(rows, dtype=torch.int32, device=device),
             counts=torch.empty(rows, dtype=torch.int32, device=device),
             thresholds=torch.empty(rows, dtype=torch.float32, device=device),
@@ -97,7 +97,12 @@ def sampling_launches(
         "temperature": rows.temperature,
     }
     of_tiles: Arguments = {"tile_peaks": buffers.tile_peaks, "tile_sums": buffers.tile_sums, "tiles": tiles}
-    listed: Arguments = {"keys": buffers.keys, "bounds": buffers.bounds, "counts": buffers.counts}
+    listed: Arguments = {
+        "keys": buffers.keys,
+        "keys_stride": buffers.keys.stride(0),
+        "bounds": buffers.bounds,
+        "counts": buffers.counts,
+    }
     cuts: Arguments = {"thresholds": buffers.thresholds, "row_peaks": buffers.row_peaks}
     shares: Arguments = {"tile_shares": None if logprobs is None else buffers.tile_shares}
     filters: Arguments = {"top_k": rows.top_k, "top_p": rows.top_p}
@@ -109,7 +114,7 @@ def sampling_launches(
     }
     padded = next_power_of_two(tiles)
     tiling: Constants = {"TILE": TILE, "GROUP": TILES_PER_PROGRAM}
-    search: Constants = {"TILES": padded, "CHUNK": CHUNK, "PIVOTS": PIVOTS}
+    search: Constants = {"CHUNK": CHUNK, "PIVOTS": PIVOTS}
     wide = (count, -(-tiles // TILES_PER_PROGRAM))
     few, many = 128 // chip.warp_size, 256 // chip.warp_size
     return (

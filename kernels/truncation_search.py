@@ -21,8 +21,8 @@ from __future__ import annotations
 from headway.kernels.fused_sampling import tempered
 from headway.kernels.triton_language import Operand, constexpr, jit, tl
 
-TILES_LISTED = 16
-"""Tiles whose candidates are listed together."""
+TILES_LISTED = 32
+"""Tiles whose candidates are listed together. With fewer, ptxas spills for an occupancy that a row cannot use."""
 PIVOTS = 8
 CHUNK = 1024
 """Candidates looked at together while bisecting."""
@@ -55,12 +55,15 @@ def _smallest_key(
     while high - low > 1:
         step = tl.maximum((high - low) // (PIVOTS + 1), 1)
         pivots = low + step * (tl.arange(0, PIVOTS) + 1)
-        reached = tl.zeros((PIVOTS,), tl.float64)
+        reached = tl.zeros((PIVOTS,), tl.float64 if MASS else tl.int32)
         for start in range(0, count, CHUNK):
             place = start + tl.arange(0, CHUNK)
             some = tl.load(keys + place, mask=place < count, other=0x7FFFFFFF)
-            each = _weight(some) if MASS else tl.full((CHUNK,), 1.0, tl.float64)
-            reached += tl.sum(tl.where(some[:, None] <= pivots[None, :], each[:, None], 0.0), axis=0)
+            below = some[:, None] <= pivots[None, :]
+            if MASS:
+                reached += tl.sum(tl.where(below, _weight(some)[:, None], 0.0), axis=0)
+            else:
+                reached += tl.sum(below.to(tl.int32), axis=0)
         short = tl.sum((reached < goal).to(tl.int32), axis=0)  # pivots below the answer
         high = tl.where(short < PIVOTS, tl.minimum(high, low + step * (short + 1)), high)
         low += step * short
@@ -81,10 +84,10 @@ def candidates_kernel(
     row_peaks: Operand,
     row_sums: Operand,
     keys: Operand,
+    keys_stride: Operand,
     bounds: Operand,
     counts: Operand,
     TILE: constexpr,
-    TILES: constexpr,
     GROUP: constexpr,
     CHUNK: constexpr,
     PIVOTS: constexpr,
@@ -92,35 +95,43 @@ def candidates_kernel(
 ) -> None:
     """One program: a row; its largest logit, the sum of its weights, its candidates."""
     row = tl.program_id(0).to(tl.int64)
-    tile = tl.arange(0, TILES)
-    peaks = tl.load(tile_peaks + row * tiles + tile, mask=tile < tiles, other=float("-inf"))
-    peak = tl.max(peaks, axis=0)
+    tile_peaks += row * tiles
+    peak = float("-inf")
+    for start in range(0, tiles, CHUNK):
+        tile = start + tl.arange(0, CHUNK)
+        peak = tl.maximum(
+            peak, tl.max(tl.load(tile_peaks + tile, mask=tile < tiles, other=float("-inf")), axis=0)
+        )
     tl.store(row_peaks + row, peak)
     divisor, k, p = tl.load(temperature + row), tl.load(top_k + row), tl.load(top_p + row)
     limit = tl.where((k > 0) & (k < vocab), k, vocab)
     count = tl.full((), 0, tl.int32)
     if (divisor > 0) & ((limit < vocab) | (p < 1.0)):
         bound = tl.full((), ZERO_WEIGHT_KEY, tl.int32)
-        best = tempered(peaks, peak, divisor)
-        sums = tl.load(tile_sums + row * tiles + tile, mask=tile < tiles, other=0.0)
-        total = tl.sum(sums * tl.exp(best).to(tl.float64), axis=0)
+        keys += row * keys_stride
+        total = tl.zeros((), tl.float64)
+        for start in range(0, tiles, CHUNK):
+            tile = start + tl.arange(0, CHUNK)
+            inside = tile < tiles
+            best = tempered(tl.load(tile_peaks + tile, mask=inside, other=float("-inf")), peak, divisor)
+            sums = tl.load(tile_sums + row * tiles + tile, mask=inside, other=0.0)
+            total += tl.sum(sums * tl.exp(best).to(tl.float64), axis=0)
+            tl.store(keys + tile, _key(best), mask=inside)
         tl.store(row_sums + row, total)
-        keys += row * (vocab + TILES)
+        tl.debug_barrier()
         if limit < vocab:
             if limit <= tiles:
-                tl.store(keys + tile, _key(best), mask=tile < tiles)
-                tl.debug_barrier()
-                bound = _smallest_key(keys, tiles, bound, limit.to(tl.float64), False, CHUNK, PIVOTS)
-                tl.debug_barrier()
+                bound = _smallest_key(keys, tiles, bound, limit, False, CHUNK, PIVOTS)
         else:
             rest = (1.0 - p.to(tl.float64)) * total
             least = tl.log(rest.to(tl.float32)) - tl.log(vocab.to(tl.float32))
             # A little lower: logarithms and total are rounded.
             bound = tl.minimum(bound, _key(tl.minimum(least - 0.01, 0.0)))
+        tl.debug_barrier()  # the tiles' keys are read: candidates take their place
         tl.store(bounds + row, bound)
         for start in range(0, tiles, GROUP):
             near = start + tl.arange(0, GROUP)
-            some = tl.load(tile_peaks + row * tiles + near, mask=near < tiles, other=float("-inf"))
+            some = tl.load(tile_peaks + near, mask=near < tiles, other=float("-inf"))
             if _key(tempered(tl.max(some, axis=0), peak, divisor)) <= bound:
                 tokens = start * TILE + tl.arange(0, GROUP * TILE)
                 z = tl.load(logits + row * row_stride + tokens, mask=tokens < vocab, other=float("-inf"))
@@ -140,10 +151,10 @@ def threshold_kernel(
     floor: Operand,
     row_sums: Operand,
     keys: Operand,
+    keys_stride: Operand,
     bounds: Operand,
     counts: Operand,
     thresholds: Operand,
-    TILES: constexpr,
     CHUNK: constexpr,
     PIVOTS: constexpr,
 ) -> None:
@@ -154,9 +165,9 @@ def threshold_kernel(
     if count > 0:
         k, p = tl.load(top_k + row), tl.load(top_p + row)
         bound, total = tl.load(bounds + row), tl.load(row_sums + row)
-        keys += row * (vocab + TILES)
+        keys += row * keys_stride
         if (k > 0) & (k < vocab):
-            bound = _smallest_key(keys, count, bound, k.to(tl.float64), False, CHUNK, PIVOTS)
+            bound = _smallest_key(keys, count, bound, k, False, CHUNK, PIVOTS)
             total = tl.zeros((), tl.float64)
             for start in range(0, count, CHUNK):
                 place = start + tl.arange(0, CHUNK)
