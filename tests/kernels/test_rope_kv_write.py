@@ -59,7 +59,7 @@ def inputs(dtype: torch.dtype, width: int, *, tokens: int = 7, normed: bool = Fa
     norms = HeadNorms(torch.randn(width).to(dtype), torch.randn(width).to(dtype), 1e-6) if normed else None
     # A view: the projection's rows may be wider than its heads.
     wide = torch.randn(tokens, (QUERY_HEADS + 2 * KV_HEADS) * width + 3).to(dtype)
-    qkv = wide[:, :-3].unflatten(1, (-1, width))
+    qkv = wide.as_strided((tokens, QUERY_HEADS + 2 * KV_HEADS, width), (wide.stride(0), width, 1))
     return Inputs(qkv, RotaryRows(*tables, torch.randint(0, 50, (tokens,))), slots, norms)
 
 
