@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from headway.engine.checks import check_request
 from headway.engine.cost_model import CostModel
 from headway.engine.errors import InvariantError
@@ -12,6 +14,7 @@ from headway.engine.memory_settings import MemorySettings
 from headway.engine.policy import Policy
 from headway.engine.runner_thread import RunnerThread
 from headway.engine.scheduler import Scheduler
+from headway.engine.step_profile import Part, StepProfile
 from headway.engine.timeline import Timeline
 from headway.engine.transcript import Transcript
 from headway.engine.values import (
@@ -29,7 +32,7 @@ class Engine:
     """Continuous batching over one runner. Single-threaded; the caller owns thread, clock and the waiting.
 
     ``looks_ahead``: the runner gets a thread of its own, and while a step runs the next one is planned;
-    ``close`` ends that thread.
+    ``close`` ends that thread. ``clock``: for ``profile``; None: it counts steps and tokens only.
 
     Every request that ``add`` accepts gets exactly one output with a ``finish_reason``, and nothing after it
     (but one that a newer epoch replaces: its owner lost it and hears nothing more).
@@ -44,6 +47,7 @@ class Engine:
         policy: Policy,
         memory: MemorySettings | None = None,
         looks_ahead: bool = False,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._runner = runner
         self._thread = RunnerThread(runner) if looks_ahead else None
@@ -60,6 +64,8 @@ class Engine:
             built.ledger, limits, policy, self._eos_token_ids, cost=cost, memory=built
         )
         self._transcripts: dict[str, Transcript] = {}
+        self.profile = StepProfile() if clock is None else StepProfile(clock)
+        """Where the time went since the start."""
 
     def check(self, spec: RequestSpec) -> None:
         """Raise RequestError for a request that can never run here; changes nothing."""
@@ -104,13 +110,22 @@ class Engine:
 
         Raises what the runner raised when no request of the step could be computed: the device is broken.
         """
+        self.profile.begin()
         plan = self._under_way or self._start(self._scheduler.plan(now))
         self._under_way = None
         if plan is None:
+            self.profile.lap(Part.SCHEDULING)
             return ()
         ahead = None if self._thread is None else self._scheduler.plan_ahead(plan, now)
+        self.profile.lap(Part.SCHEDULING)
         result = self._finish(plan, ahead)
-        return tuple([self._read(emission) for emission in self._scheduler.apply(plan, result, now)])
+        if plan.needs_runner:
+            self.profile.computed(result)
+        emissions = self._scheduler.apply(plan, result, now)
+        self.profile.lap(Part.SCHEDULING)
+        outputs = tuple([self._read(emission) for emission in emissions])
+        self.profile.lap(Part.DETOKENIZE)
+        return outputs
 
     def close(self) -> None:
         """Wait for the step under way, and step no more."""

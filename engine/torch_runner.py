@@ -28,7 +28,15 @@ from headway.engine.sampler import Sampler, SamplingRow
 from headway.engine.step_inputs import StepInputs, pack
 from headway.engine.torch_model import TorchModel
 from headway.engine.torch_weights import load_weights, weight_bytes
-from headway.engine.values import Admitted, Chunk, RequestKey, Sampled, StepPlan, StepResult
+from headway.engine.values import (
+    Admitted,
+    Chunk,
+    ComputeTimes,
+    RequestKey,
+    Sampled,
+    StepPlan,
+    StepResult,
+)
 from headway.engine.warm_up import warm_up
 from headway.kernels.attention_plan import AttentionShape
 
@@ -186,20 +194,28 @@ class TorchRunner:
             answer.learn(chunk)
         rows = [SamplingRow(a, a.index_after(c)) for a, c in zip(answers, chunks, strict=True) if c.samples]
         sampled: tuple[Sampled, ...] = ()
+        times: ComputeTimes | None = None
         if chunks:
-            sampled = self._choose(chunks, answers, rows)
+            sampled, times = self._choose(chunks, answers, rows)
         self._last.remember(chunks, sampled)
         copied_step = self._host.copied_step(plan.step, wait=not chunks)
         elapsed = self._clock() - started
-        return StepResult(plan.step, sampled, elapsed, copied_step, self._host.take_times())
+        return StepResult(plan.step, sampled, elapsed, copied_step, self._host.take_times(), times)
 
     def _choose(
         self, chunks: Sequence[Chunk], answers: Sequence[Answer], rows: Sequence[SamplingRow]
-    ) -> tuple[Sampled, ...]:
+    ) -> tuple[tuple[Sampled, ...], ComputeTimes]:
+        started = self._clock()
         if isinstance(self._model, NativeModel):
-            return self._model.sample(chunks, answers, rows, self._sampler)
+            sampled = self._model.sample(chunks, answers, rows, self._sampler)
+            own, spent = self._model.times, self._clock() - started
+            return sampled, ComputeTimes(
+                own.total, max(0.0, spent - own.total), own.products, own.head, own.attention
+            )
         logits = self._model.forward(self._pack(chunks, answers), self._cache)
-        return self._sampler.sample(logits, rows) if rows else ()
+        computed = self._clock()
+        sampled = self._sampler.sample(logits, rows) if rows else ()
+        return sampled, ComputeTimes(computed - started, self._clock() - computed)
 
     @torch.inference_mode()
     def logits(self, plan: StepPlan) -> Tensor:

@@ -201,6 +201,18 @@ class CopyTime:
     """They ran beside the computation: ``elapsed_seconds`` does not hold them."""
 
 
+class ComputeTimes(NamedTuple):
+    """Seconds of one step inside the runner. ``products``, ``head`` and ``attention`` are parts of ``model``,
+    the forward pass, and 0 where the runner does not tell them apart. On a GPU the host waits while it
+    samples, so most of the pass counts as ``sampling``."""
+
+    model: float
+    sampling: float
+    products: float = 0.0
+    head: float = 0.0
+    attention: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """What the runner did: one entry per sampling chunk, in the plan's order."""
@@ -212,6 +224,8 @@ class StepResult:
     """Swaps of plans up to this step are complete; None: this step's too."""
     copy_times: tuple[CopyTime, ...] = ()
     """Of swaps found complete since the result before, where the runner times them."""
+    times: ComputeTimes | None = None
+    """Where ``elapsed_seconds`` went, where the runner knows."""
 
 
 class Emission(NamedTuple):

@@ -18,6 +18,7 @@ from headway.services.cli_dlq import add_dlq_commands
 from headway.services.cli_doctor import add_doctor_command
 from headway.services.cli_fleet import add_fleet_commands
 from headway.services.cli_jobs import add_job_commands
+from headway.services.cli_profile import add_profile_command
 from headway.services.cli_simulate import add_simulate_command
 from headway.services.cli_tenants import add_tenant_commands
 from headway.services.cli_trace import add_trace_command
@@ -265,6 +266,7 @@ add_fleet_commands(app)
 add_tenant_commands(app)
 add_simulate_command(app)
 add_trace_command(app)
+add_profile_command(app)
 
 
 def main() -> None:

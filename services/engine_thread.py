@@ -79,6 +79,8 @@ class EngineThread:
         self._thread = threading.Thread(target=self._run, name="headway-engine", daemon=True)
         self.load: EngineLoad = engine.load
         self.failure: BaseException | None = None
+        self.idle_seconds = 0.0
+        """Spent asleep since the start."""
 
     def start(self) -> None:
         """Begin to step."""
@@ -144,9 +146,16 @@ class EngineThread:
         with self._work:
             while not (self._inbox or self._is_stopping or self._engine.has_runnable):
                 seconds = self._longest_sleep()
-                if not self._work.wait(seconds) and seconds is not None:
+                if not self._sleep(seconds) and seconds is not None:
                     break
             return not self._is_stopping
+
+    def _sleep(self, seconds: float | None) -> bool:
+        """Until a command comes; False: the time is over."""
+        started = self._clock()
+        is_called = self._work.wait(seconds)
+        self.idle_seconds += self._clock() - started
+        return is_called
 
     def _longest_sleep(self) -> float | None:
         """Seconds to the earliest deadline, or to the recount after the last work; None: for ever."""

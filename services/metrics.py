@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -47,6 +48,15 @@ class WorkerMetrics:
         )
         self._itl = self._histogram("itl_seconds", "Time per token between two writes of a job", STEP_BUCKETS)
         self._end_to_end = self._histogram("e2e_seconds", "Acceptance to the terminal event", LATENCY_BUCKETS)
+        self._engine_seconds = Gauge(
+            "headway_engine_seconds",
+            "Time of the engine's thread since the start, by part of a step",
+            ("model", "part"),
+            registry=self.registry,
+        )
+        self._engine_steps = self._gauge("engine_steps", "Steps since the start")
+        self._engine_tokens = self._gauge("engine_tokens", "Tokens sampled since the start")
+        self._loop_cpu = self._gauge("loop_cpu_seconds", "CPU time of the I/O loop since the start")
         self._scheduler: dict[str, Gauge] = {}
         """The scheduler's own figures by name, as the first load brings them."""
         info = Gauge("headway_worker", "The worker, by id", ("model", "worker"), registry=self.registry)
@@ -70,6 +80,22 @@ class WorkerMetrics:
                 text = f"The scheduler's {name.replace('_', ' ')}"
                 self._scheduler[name] = self._gauge(f"scheduler_{name}", text)
             self._scheduler[name].set(value)
+
+    def observe_profile(
+        self,
+        seconds: Mapping[str, float],
+        *,
+        steps: int,
+        tokens: int,
+        idle_seconds: float,
+        loop_cpu_seconds: float,
+    ) -> None:
+        """Set where the time went since the start; called when somebody looks."""
+        for part, spent in (*seconds.items(), ("idle", idle_seconds)):
+            self._engine_seconds.labels(**self._labels, part=part).set(spent)
+        self._engine_steps.set(steps)
+        self._engine_tokens.set(tokens)
+        self._loop_cpu.set(loop_cpu_seconds)
 
     def claimed(self, *, attempts: int) -> None:
         """A job was claimed."""

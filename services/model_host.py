@@ -79,6 +79,7 @@ def build_engine(settings: WorkerSettings) -> ModelHost:
         policy=POLICIES[settings.policy](),
         memory=memory,
         looks_ahead=settings.looks_ahead,
+        clock=time.perf_counter,
     )
     for tenant, weight in settings.tenant_weights:
         engine.set_weight(tenant, weight)

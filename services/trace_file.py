@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-from http.client import HTTPException
 from pathlib import Path
-from typing import Any, Final
-from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
-from urllib.request import urlopen
+from typing import Any
 
-from headway.services.errors import NotReachableError, ServiceError, UsageError
-
-FETCH_SECONDS: Final = 10.0
+from headway.services.errors import ServiceError, UsageError
+from headway.services.worker_page import fetch_page
 
 
 def fetch_trace(url: str) -> dict[str, Any]:
@@ -21,26 +16,13 @@ def fetch_trace(url: str) -> dict[str, Any]:
     Raises UsageError for what is no such URL, NotReachableError when nobody answers, ServiceError when the
     one who answers is no worker or is still loading its model.
     """
-    parts = urlsplit(url if "//" in url else f"http://{url}")
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise UsageError(f"{url!r} is no worker's metrics URL", hint="headway trace http://127.0.0.1:9100")
-    page = f"{parts.scheme}://{parts.netloc}/trace"
+    fetched = fetch_page(url, "trace", command="trace")
     try:
-        with urlopen(page, timeout=FETCH_SECONDS) as answer:
-            read: dict[str, Any] = json.load(answer)
-    except HTTPError as error:
-        raise ServiceError(
-            f"{page} answers {error.code} {error.reason}: is it a worker's metrics port?"
-        ) from None
-    except (URLError, OSError, HTTPException) as error:
-        reason = error.reason if isinstance(error, URLError) else error
-        raise NotReachableError(
-            f"nobody answers at {page}: {reason}", hint="headway worker --metrics-port PORT serves it"
-        ) from None
+        read: dict[str, Any] = json.loads(fetched)
     except ValueError as error:
-        raise ServiceError(f"{page} gives no trace: {error}") from None
+        raise ServiceError(f"{url} gives no trace: {error}") from None
     if "traceEvents" not in read:
-        raise ServiceError(f"{page} gives no trace")
+        raise ServiceError(f"{url} gives no trace")
     return read
 
 

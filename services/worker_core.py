@@ -197,6 +197,15 @@ class Worker:
         self.metrics.observe_load(
             self._engine.load, jobs=len(self._table), step_age_seconds=self._engine.step_age_seconds()
         )
+        profile = self._host.engine.profile
+        self.metrics.observe_profile(
+            {part.value: seconds for part, seconds in profile.seconds.items()},
+            steps=profile.steps,
+            tokens=profile.tokens,
+            idle_seconds=self._engine.idle_seconds,
+            # A scrape is answered on the I/O loop's thread.
+            loop_cpu_seconds=time.thread_time(),
+        )
         return self.metrics.render()
 
     def render_trace(self) -> bytes:

@@ -64,6 +64,7 @@ CORE = {
     "scripted",
     "shares",
     "shipments",
+    "step_profile",
     "steps",
     "swap_costs",
     "timeline",
