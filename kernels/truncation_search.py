@@ -22,7 +22,7 @@ from headway.kernels.fused_sampling import tempered
 from headway.kernels.triton_language import Operand, constexpr, jit, tl
 
 TILES_LISTED = 32
-"""Tiles whose candidates are listed together. With fewer, ptxas spills for an occupancy that a row cannot use."""
+"""Tiles listed together. With fewer, ptxas spills registers for an occupancy that a row cannot use."""
 PIVOTS = 8
 CHUNK = 1024
 """Candidates looked at together while bisecting."""
