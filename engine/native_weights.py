@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
@@ -15,9 +16,10 @@ from headway.engine.cpu_kernels import Quantization
 from headway.engine.errors import ModelError
 from headway.engine.model_config import ModelConfig
 from headway.engine.rope import rotary_tables
+from headway.engine.weight_shapes import Shape, weight_shapes
 from headway.kernels.cpu_gemm import Epilogue, PackedWeight
 from headway.kernels.cpu_step import CpuLayer, CpuModel
-from headway.kernels.weight_rows import GROUP, WeightKind, WeightRows, bf16_rows, q8_0_rows
+from headway.kernels.weight_rows import BLOCK_BYTES, GROUP, WeightKind, WeightRows, bf16_rows, q8_0_rows
 
 FOUR_BITS = frozenset({WeightKind.Q4_0, WeightKind.Q4_1})
 
@@ -64,6 +66,16 @@ def load_native_weights(
             "do not hold; take such a file, or --quantization int8"
         )
     return model
+
+
+def native_weight_bytes(config: ModelConfig, quantization: Quantization) -> int:
+    """Bytes that the packed weights take at most; none is there twice, and 4-bit blocks take less."""
+
+    def size(shape: Shape) -> int:
+        is_rounded = quantization != "none" and shape[-1] % GROUP == 0
+        return math.prod(shape) * (BLOCK_BYTES[WeightKind.Q8_0] if is_rounded else 2 * GROUP) // GROUP
+
+    return sum(size(shape) for shape in weight_shapes(config).values())
 
 
 def kinds_of(model: CpuModel) -> str:

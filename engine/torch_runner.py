@@ -22,7 +22,7 @@ from headway.engine.kv_cache import KVCache, block_bytes, block_count_within
 from headway.engine.last_step import LastStep
 from headway.engine.model_config import ModelConfig
 from headway.engine.native_model import NativeModel
-from headway.engine.native_weights import kinds_of, load_native_weights
+from headway.engine.native_weights import kinds_of, load_native_weights, native_weight_bytes
 from headway.engine.rope import rotary_tables
 from headway.engine.sampler import Sampler, SamplingRow
 from headway.engine.step_inputs import StepInputs, pack
@@ -113,7 +113,13 @@ class TorchRunner:
             config, kv_cache_bytes=kv_cache_bytes, block_size=block_size, dtype=number
         )
         chosen = choose_computation(cpu, config, dtype=number, device=place, block_size=block_size)
-        _check_memory(config, number, blocks * block_bytes(config, block_size, number), available_bytes)
+        weight_size = (
+            weight_bytes(config, number)
+            if chosen.library is None
+            else native_weight_bytes(config, cpu.quantization)
+        )
+        kv_bytes = blocks * block_bytes(config, block_size, number)
+        _check_memory(weight_size, number, kv_bytes, available_bytes)
         limit = min(config.max_position, max_model_len or config.max_position, blocks * block_size)
         with torch.inference_mode():
             cache = KVCache(config, block_count=blocks, block_size=block_size, dtype=number, device=place)
@@ -255,13 +261,10 @@ class TorchRunner:
         return pack(chunks, tables, self._shape, all_logits=all_logits)
 
 
-def _check_memory(
-    config: ModelConfig, dtype: torch.dtype, kv_bytes: int, available_bytes: int | None
-) -> None:
+def _check_memory(weights: int, dtype: torch.dtype, kv_bytes: int, available_bytes: int | None) -> None:
     """ModelError when weights and KV cannot fit."""
     if available_bytes is None:
         return
-    weights = weight_bytes(config, dtype)
     if weights + kv_bytes > available_bytes:
         smaller = " or choose bfloat16 (--dtype bfloat16)" if dtype == torch.float32 else ""
         raise ModelError(
