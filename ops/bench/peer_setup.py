@@ -40,6 +40,8 @@ def install(peer: Peer, home: Path) -> None:
         [sys.executable, "-m", "venv", str(folder)],
         [python, "-m", "pip", "install", "--progress-bar", "off", peer.requirement],
     ]
+    if peer.unneeded:
+        commands.append([python, "-m", "pip", "uninstall", "--yes", *peer.unneeded])
     # Nothing of ours may be seen in there.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     with log.open("w") as written:
