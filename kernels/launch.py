@@ -18,25 +18,6 @@ from torch import Tensor
 Argument: TypeAlias = Tensor | int | float
 Constant: TypeAlias = int | float | bool | str | None
 
-POINTER_TYPES = {
-    torch.float64: "*fp64",
-    torch.float32: "*fp32",
-    torch.float16: "*fp16",
-    torch.bfloat16: "*bf16",
-    torch.int64: "*i64",
-    torch.int32: "*i32",
-    torch.int16: "*i16",
-    torch.int8: "*i8",
-    torch.uint8: "*u8",
-    torch.bool: "*i1",
-    torch.float8_e4m3fn: "*fp8e4nv",
-    torch.float8_e4m3fnuz: "*fp8e4b8",
-    torch.float8_e5m2: "*fp8e5",
-}
-
-ALIGNMENT = 16
-"""Triton compiles a kernel apart for pointers and integers that are multiples of this."""
-
 
 @dataclass(frozen=True, slots=True)
 class Chip:
@@ -93,32 +74,6 @@ class Launch:
         self.kernel[self.grid](
             **self.arguments, **self.constants, num_warps=self.num_warps, num_stages=self.num_stages
         )
-
-    def signature(self) -> dict[str, str]:
-        """Triton's type of each run-time argument; "constexpr" for None and 1, which it specialises on."""
-        return {name: _type(value) for name, value in self.arguments.items()}
-
-    def aligned(self) -> frozenset[str]:
-        """Arguments compiled as multiples of ``ALIGNMENT``."""
-        return frozenset(name for name, value in self.arguments.items() if _is_aligned(value))
-
-
-def _type(value: Argument | None) -> str:
-    if value is None or (isinstance(value, int) and value == 1):
-        return "constexpr"
-    if isinstance(value, Tensor):
-        return POINTER_TYPES[value.dtype]
-    if isinstance(value, float):
-        return "fp32"
-    return "i32" if -(2**31) <= value < 2**31 else "i64"
-
-
-def _is_aligned(value: Argument | None) -> bool:
-    if isinstance(value, Tensor):
-        # Memory of the meta device has no address; real allocations are aligned, views may not be.
-        offset = value.storage_offset() * value.element_size() if value.is_meta else value.data_ptr()
-        return offset % ALIGNMENT == 0
-    return isinstance(value, int) and value != 1 and value % ALIGNMENT == 0
 
 
 def chip_of(device: torch.device) -> Chip:

@@ -18,7 +18,7 @@ from headway.engine.torch_model import TorchModel
 from headway.engine.torch_weights import load_weights
 from headway.engine.values import Chunk, RequestKey
 from headway.kernels.attention_plan import AttentionShape
-from headway.kernels.launch import CHIPS, H100, Chip
+from headway.kernels.launch import H100, MI300X, Chip
 
 pytest.importorskip("triton")
 
@@ -73,7 +73,7 @@ def test_float32_logits_are_torchs(variant: str) -> None:
         torch.testing.assert_close(ours, expected, atol=2e-5, rtol=2e-5)
 
 
-@pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.name)
+@pytest.mark.parametrize("chip", [H100, MI300X], ids=lambda chip: chip.name)
 def test_bfloat16_logits_err_no_more_than_twice_torchs(chip: Chip) -> None:
     exact = torch.cat(logits(CONFIG, torch.float32, None))
     torchs = (torch.cat(logits(CONFIG, torch.bfloat16, None)) - exact).abs().mean()
