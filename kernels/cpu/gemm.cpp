@@ -8,6 +8,7 @@ namespace {
 
 constexpr int kRowsPlain = 12;    // rows of a block: what fits the registers
 constexpr int kRowsGrouped = 6;
+constexpr int64_t kAheadBytes = 8192;  // memory's latency at the speed of one core, twice over
 
 struct Pass {
     const HeadwayWeight& weight;
@@ -67,7 +68,6 @@ void headway_gemm_part(const HeadwayWeight* weight, const void* activations, int
     const int64_t row_bytes = activation_row_bytes(weight->kind, weight->inputs);
     const int64_t bytes = panel_bytes(weight->kind, weight->inputs);
     const int end = ceil_div(n_end, HEADWAY_PANEL), groups = groups_of(weight->inputs);
-    // Every block fetches its part of the next panel.
     const int lines = ceil_div(group_bytes(weight->kind) / kVectorBytes, count);
     for (int number = n_begin / HEADWAY_PANEL; number < end; ++number) {
         const uint8_t* panel = weight->buffer + number * bytes;
@@ -75,7 +75,10 @@ void headway_gemm_part(const HeadwayWeight* weight, const void* activations, int
             // Blocks as even as can be: 8 rows run as 4 + 4, not 6 + 2.
             const int height = (rows - row) / (count - block);
             const uint8_t* first = static_cast<const uint8_t*>(activations) + row * row_bytes;
-            const Ahead ahead{panel + bytes + int64_t(block) * groups * lines * kVectorBytes, number + 1 < end ? lines : 0};
+            // One block: a fixed distance, which also covers the first panel. More: each its part of the next panel.
+            const bool is_only = count == 1, has_next = is_only || number + 1 < end;
+            const int64_t distance = is_only ? kAheadBytes : bytes + int64_t(block) * groups * lines * kVectorBytes;
+            const Ahead ahead{panel + distance, has_next ? lines : 0};
             const Pass pass{*weight, *output, panel, ahead, number};
             blocks[height](pass, first, row_bytes, row);
             row += height;

@@ -1,4 +1,4 @@
-"""CPU products against their limits and oneDNN's, on the layers and the head of a model of SmolLM2-135M's shape.
+"""CPU products against their limits and oneDNN's, on a chain of SmolLM2-135M's shapes.
 
     .venv/bin/python ops/bench/cpu_gemm.py [--rows 1 4 8 32 128 512] [--kinds q4 q8_0 int8 bf16] [--rounds 7]
 
@@ -178,7 +178,7 @@ def compare(native: ctypes.CDLL, loop: ctypes.CDLL, rows: int, kinds: Sequence[s
             line += f" {chains[name].bytes / taken / 1e9:6.1f} GB/s"
             line += f"   of read {median_ratio(times[f'{name} read'], times[name]):4.2f}"
             for peer in peers:
-                line += f"   × oneDNN {peer} {median_ratio(times[f'oneDNN {peer}'], times[name]):4.2f}"
+                line += f"   against oneDNN {peer} {median_ratio(times[f'oneDNN {peer}'], times[name]):4.2f}"
         print(line, flush=True)
 
 
