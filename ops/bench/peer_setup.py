@@ -58,7 +58,17 @@ def install(peer: Peer, home: Path) -> None:
             except (OSError, subprocess.SubprocessError) as error:
                 last = log.read_text().strip().splitlines()[-1:] or [str(error)]
                 raise SetupError(f"{peer.requirement} cannot be installed: {last[0]} (log: {log})") from None
+    if peer.alias is not None:
+        _write_alias(folder, *peer.alias)
     mark.write_text(peer.requirement)
+
+
+def _write_alias(folder: Path, name: str, version: str) -> None:
+    """Make an environment's package known by one more name."""
+    (packages,) = folder.glob("lib/python*/site-packages")
+    written = packages / f"{name}-{version}.dist-info"
+    written.mkdir(exist_ok=True)
+    (written / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
 def weights_for(form: str, source: Path, home: Path) -> Path:

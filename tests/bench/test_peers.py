@@ -1,0 +1,180 @@
+"""What ``make bench-peers`` says is what was measured: figures, ratios, arms, work; bad options refused."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+FOLDER = Path(__file__).resolve().parent.parent.parent / "ops/bench"
+
+
+@pytest.fixture(scope="module")
+def bench() -> Any:
+    """A module of ops/bench by its name; they import each other by name, as scripts do."""
+    sys.path.insert(0, str(FOLDER))
+    yield import_module
+    sys.path.remove(str(FOLDER))
+
+
+def characters(text: str) -> list[int]:
+    """A tokenizer of one token a character."""
+    return [ord(character) for character in text]
+
+
+@given(values=st.lists(st.floats(-1e6, 1e6), min_size=1), percent=st.floats(0, 100))
+def test_a_percentile_is_numpys(bench: Any, values: list[float], percent: float) -> None:
+    import numpy as np
+
+    found = bench("peer_figures").percentile(values, percent)
+    assert found == pytest.approx(float(np.percentile(values, percent)), rel=1e-9, abs=1e-6)
+
+
+def test_a_percentile_of_nothing_is_refused(bench: Any) -> None:
+    with pytest.raises(ValueError, match="of nothing"):
+        bench("peer_figures").percentile([], 50)
+
+
+def test_a_cell_counts_all_tokens_from_the_first_request_to_the_last_event(bench: Any) -> None:
+    figures = bench("peer_figures")
+    answers = [figures.Timed(1.0, (1.5, 1.6, 1.8), 3), figures.Timed(2.0, (2.1, 3.0), 4)]
+    cell = figures.cell_of(answers)
+    assert cell["tokens_per_second"] == pytest.approx(7 / 2.0)
+    assert cell["ttft_p50_ms"] == pytest.approx(300.0)
+    assert cell["itl_p50_ms"] == pytest.approx(200.0)
+    assert cell["itl_p99_ms"] == pytest.approx(886.0)
+    assert cell["tokens_per_event"] == pytest.approx(7 / 5)
+
+
+def test_answers_of_one_event_have_no_gaps(bench: Any) -> None:
+    figures = bench("peer_figures")
+    assert figures.cell_of([figures.Timed(0.0, (0.5,), 2)])["itl_p99_ms"] == 0.0
+
+
+def rates(*values: float) -> dict[int, dict[str, float]]:
+    return {number: {"tokens_per_second": value} for number, value in enumerate(values)}
+
+
+def test_the_ratio_is_to_the_best_peer_of_the_same_rounds(bench: Any) -> None:
+    ours = {"ours": rates(300.0, 100.0, 210.0)}
+    peers = {"slow": rates(10.0, 10.0, 10.0), "fast": rates(100.0, 50.0, 100.0), "never": rates()}
+    found = bench("peer_figures").ratio_to_best(ours, "ours", peers)
+    assert (found.ours, found.best, found.ratio) == ("ours", "fast", 2.1)
+    assert found.rounds == (3.0, 2.0, 2.1)
+
+
+def test_a_round_that_the_peer_did_not_run_is_not_compared(bench: Any) -> None:
+    peers = {"peer": {1: {"tokens_per_second": 50.0}}}
+    found = bench("peer_figures").ratio_to_best({"ours": rates(1000.0, 100.0)}, "ours", peers)
+    assert found.rounds == (2.0,)
+
+
+def test_no_peer_gives_no_ratio(bench: Any) -> None:
+    ratio = bench("peer_figures").ratio_to_best
+    assert ratio({"ours": rates(1.0)}, "ours", {"peer": {}}) is None
+    assert ratio({"ours": {}}, "ours", {"peer": rates(1.0)}) is None
+
+
+def test_the_table_names_what_was_left_out_and_what_was_missed(bench: Any) -> None:
+    cell = dict.fromkeys(bench("peer_figures").FIGURES, 12.5)
+    ratio = {"ours": "headway-auto", "best": "p", "ratio": 1.2, "rounds": (1.1, 1.3), "goal": 1.5}
+    report = {
+        "medians": {"4": {"headway-auto": cell}},
+        "ratios": {"4": [{**ratio, "verdict": "missed"}]},
+        "left_out": {"q": "pip said no"},
+    }
+    text = "\n".join(bench("peer_figures").table(report))
+    assert "headway-auto / p: 1.20 times (1.10 to 1.30), goal 1.5 times: missed" in text
+    assert "q: pip said no" in text
+
+
+def test_a_peers_name_means_its_usual_arms_and_headway_means_ours(bench: Any) -> None:
+    arms = bench("peer_arms")
+    assert [arm.name for arm in arms.choose_arms("headway,vllm")] == [
+        "headway-auto",
+        "headway-bf16",
+        "vllm-bf16",
+    ]
+    assert [arm.name for arm in arms.choose_arms("llama.cpp-q4_1")] == ["llama.cpp-q4_1"]
+    assert {arm.peer for arm in arms.choose_arms(None)} == {None, *arms.PEERS}
+
+
+def test_every_peers_version_is_pinned(bench: Any) -> None:
+    assert all("==" in peer.requirement for peer in bench("peer_arms").PEERS.values())
+
+
+@pytest.mark.parametrize("text", ["", "0", "33", "4,x", "1.5", "-1"])
+def test_a_wrong_concurrency_is_refused(bench: Any, text: str) -> None:
+    with pytest.raises(ValueError, match="1 to 32"):
+        bench("peer_arms").choose_concurrencies(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--arms", "lama"], "no arm or peer 'lama': choose among headway"),
+        (["--arms", ","], "no arm is named"),
+        (["--concurrencies", "64"], "1 to 32"),
+        (["--rounds", "0"], "1 or more"),
+        (["--requests", "-1"], "1 or more"),
+    ],
+)
+def test_a_wrong_option_ends_with_a_message(
+    bench: Any, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        bench("peers").parse(arguments)
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count", [1, 5, 64])
+def test_work_has_the_lengths_asked_for_and_prompts_that_share_the_template_only(
+    bench: Any, count: int
+) -> None:
+    work_of = bench("peer_work")
+    around = ((1, 2, 3), (4, 5))
+    work = work_of.make_work(count, "cell", encode=characters, around=around)
+    assert len(work) == count
+    for one in work:
+        assert one.prompt[:3] == (1, 2, 3)
+        assert one.prompt[-2:] == (4, 5)
+        assert 120 <= len(one.prompt) <= 240
+        assert 48 <= one.answer_tokens <= 140
+    assert sum(len(one.prompt) for one in work) / count == pytest.approx(180, abs=1)
+    assert sum(one.answer_tokens for one in work) / count == pytest.approx(94, abs=1)
+    assert len({one.prompt for one in work}) == count
+
+
+def test_work_is_the_same_for_everybody_and_another_in_each_cell(bench: Any) -> None:
+    make = bench("peer_work").make_work
+    first, again, other = (make(8, seed, encode=characters, around=((), ())) for seed in ("a", "a", "b"))
+    assert first == again
+    assert not {one.prompt for one in first} & {one.prompt for one in other}
+
+
+def test_the_templates_ids_are_what_two_messages_share(bench: Any) -> None:
+    def render(text: str) -> list[int]:
+        return [7, 8, *characters(text), 9]
+
+    assert bench("peer_work").template_ids(render) == ((7, 8), (9,))
+
+
+def test_a_failed_install_says_what_pip_said(bench: Any, tmp_path: Path) -> None:
+    peer = bench("peer_arms").Peer("odd", "./no-such-folder-of-a-package")
+    setup = bench("peer_setup")
+    with pytest.raises(setup.SetupError, match="cannot be installed"):
+        setup.install(peer, tmp_path)
+    assert not (tmp_path / "odd/installed").exists()
+
+
+def test_an_installed_peer_is_not_installed_again(bench: Any, tmp_path: Path) -> None:
+    peer = bench("peer_arms").Peer("odd", "./no-such-folder-of-a-package")
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd/installed").write_text(peer.requirement)
+    bench("peer_setup").install(peer, tmp_path)
