@@ -74,9 +74,13 @@ class Running:
         return (self._cpu_seconds() - before) / IDLE_SECONDS
 
     def _cpu_seconds(self) -> float:
-        own = psutil.Process(self._process.pid)
         spent = 0.0
-        for process in (own, *own.children(recursive=True)):
+        try:
+            own = psutil.Process(self._process.pid)
+            processes = [own, *own.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            raise SetupError(f"it ended: {self._last_words()}") from None
+        for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 times = process.cpu_times()
                 spent += times.user + times.system

@@ -16,7 +16,6 @@ Exit code 1 with --goals when a ratio is below its goal.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import platform
@@ -113,8 +112,8 @@ class Bench:
                     shown = f"{cell['tokens_per_second']:8.1f} tokens/s"
                     print(f"round {number + 1}, {arm.name:16} at {concurrency:2}: {shown}", flush=True)
                 self.idle.setdefault(arm.name, []).append(round(server.idle_cores(), 3))
-        except* (SetupError, WrongAnswerError, OSError, TimeoutError, asyncio.IncompleteReadError) as errors:
-            self._leave_out(arm, "; ".join(str(error) for error in errors.exceptions))
+        except* (SetupError, WrongAnswerError, OSError, EOFError, ValueError) as errors:
+            self._leave_out(arm, "; ".join(dict.fromkeys(messages(errors))))
 
     def _leave_out(self, arm: Arm, reason: str) -> None:
         self.left_out[arm.name] = reason
@@ -155,6 +154,15 @@ class Bench:
                 verdict = None if goal is None else "met" if ratio.ratio >= goal else "missed"
                 found.append({**asdict(ratio), "goal": goal, "verdict": verdict})
         return found
+
+
+def messages(errors: BaseExceptionGroup[Exception]) -> list[str]:
+    """What each error says, those of groups inside groups too."""
+    found: list[str] = []
+    for error in errors.exceptions:
+        is_group = isinstance(error, BaseExceptionGroup)
+        found += messages(error) if is_group else [f"{type(error).__name__}: {error}"]
+    return found
 
 
 def machine(options: argparse.Namespace) -> dict[str, Any]:

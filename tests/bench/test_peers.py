@@ -165,6 +165,15 @@ def test_the_templates_ids_are_what_two_messages_share(bench: Any) -> None:
     assert bench("peer_work").template_ids(render) == ((7, 8), (9,))
 
 
+def test_what_goes_wrong_in_a_turn_is_told_once_and_whole(bench: Any) -> None:
+    inner = ExceptionGroup("clients", [OSError("gone"), OSError("gone")])
+    assert bench("peers").messages(ExceptionGroup("turn", [ValueError("odd"), inner])) == [
+        "ValueError: odd",
+        "OSError: gone",
+        "OSError: gone",
+    ]
+
+
 def test_a_failed_install_says_what_pip_said(bench: Any, tmp_path: Path) -> None:
     peer = bench("peer_arms").Peer("odd", "./no-such-folder-of-a-package")
     setup = bench("peer_setup")
