@@ -79,8 +79,9 @@ class EngineThread:
         self._thread = threading.Thread(target=self._run, name="headway-engine", daemon=True)
         self.load: EngineLoad = engine.load
         self.failure: BaseException | None = None
-        self.idle_seconds = 0.0
-        """Spent asleep since the start."""
+        self._asleep: tuple[float, float | None] = (0.0, None)
+        """Seconds of all sleeps that ended, and when the one under way began: one value, so that a reader in
+        another thread never sees half of a change."""
 
     def start(self) -> None:
         """Begin to step."""
@@ -126,6 +127,11 @@ class EngineThread:
         since = self._busy_since
         return 0.0 if since is None else max(0.0, self._clock() - since)
 
+    def idle_seconds(self) -> float:
+        """How long the thread has slept since the start, the sleep under way included."""
+        slept, since = self._asleep
+        return slept if since is None else slept + max(0.0, self._clock() - since)
+
     def _post(self, command: _Command) -> None:
         with self._work:
             self._inbox.append(command)
@@ -152,9 +158,10 @@ class EngineThread:
 
     def _sleep(self, seconds: float | None) -> bool:
         """Until a command comes; False: the time is over."""
-        started = self._clock()
+        slept, started = self._asleep[0], self._clock()
+        self._asleep = (slept, started)
         is_called = self._work.wait(seconds)
-        self.idle_seconds += self._clock() - started
+        self._asleep = (slept + self._clock() - started, None)
         return is_called
 
     def _longest_sleep(self) -> float | None:

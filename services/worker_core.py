@@ -202,7 +202,7 @@ class Worker:
             {part.value: seconds for part, seconds in profile.seconds.items()},
             steps=profile.steps,
             tokens=profile.tokens,
-            idle_seconds=self._engine.idle_seconds,
+            idle_seconds=self._engine.idle_seconds(),
             # A scrape is answered on the I/O loop's thread.
             loop_cpu_seconds=time.thread_time(),
         )

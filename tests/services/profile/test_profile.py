@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from itertools import count
 
@@ -177,20 +178,24 @@ async def test_a_live_workers_page_is_read() -> None:
     assert (reading.steps, reading.tokens) == (7, 70)
 
 
-def test_an_engines_thread_counts_how_long_it_slept() -> None:
-    ticks = iter(count(0.0, 1.0))
+def test_a_sleep_under_way_counts_as_idle() -> None:
+    clock = Ticks()
     thread = EngineThread(
         engine_of(ScriptedRunner()),
         notify=lambda: None,
         observe_step=lambda _: None,
-        clock=lambda: next(ticks),
+        clock=clock,
         unacknowledged_tokens=64,
     )
     thread.start()
-    thread.add("job", [spec("a", 2)])
+    assert thread.idle_seconds() == 0.0
+    while thread._asleep[1] is None:
+        time.sleep(0.001)
+    clock.now += 5.0
+    assert thread.idle_seconds() == pytest.approx(5.0)
     assert thread.stop(10.0)
-    assert thread.failure is None
-    assert thread.idle_seconds >= 0.0
+    clock.now += 3.0
+    assert thread.idle_seconds() == pytest.approx(5.0)
 
 
 @pytest.fixture
