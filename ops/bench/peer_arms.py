@@ -18,8 +18,6 @@ SEQUENCES: Final = 32
 """Of the most concurrent cell."""
 TOKENS_PER_SEQUENCE: Final = 640
 """Prompt and answer, with room to spare."""
-START_SECONDS: Final = 600.0
-"""vLLM compiles its model at the first start."""
 
 
 @dataclass(frozen=True)

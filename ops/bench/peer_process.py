@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import psutil
 import uvloop
-from peer_arms import START_SECONDS, Arm, Launch, launch
+from peer_arms import Arm, Launch, launch
 from peer_client import WrongAnswerError, ask, run_cell
 from peer_figures import Timed
 from peer_setup import SetupError
@@ -37,16 +37,16 @@ class Running:
         self._port = port
         self._log = log
 
-    def wait_ready(self, first: Work) -> None:
+    def wait_ready(self, first: Work, start_seconds: float) -> None:
         """Return after the first answer. Raises SetupError with the log's last lines."""
         if not self._launch.is_server:
             self._line()
             return
-        give_up = time.monotonic() + START_SECONDS
+        give_up = time.monotonic() + start_seconds
         reason: object = "no answer"
         while self._process.poll() is None and time.monotonic() < give_up:
             try:
-                asyncio.run(asyncio.wait_for(ask(self._port, self._launch.model, first), START_SECONDS))
+                asyncio.run(asyncio.wait_for(ask(self._port, self._launch.model, first), start_seconds))
             except (OSError, TimeoutError, WrongAnswerError, asyncio.IncompleteReadError) as error:
                 reason = error
                 time.sleep(0.5)

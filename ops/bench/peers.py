@@ -99,7 +99,7 @@ class Bench:
         weights = weights_for(arm.weights, self._source, self._home)
         try:
             with running(arm, self._home, weights) as server:
-                server.wait_ready(self._prompts.of("first", 1)[0])
+                server.wait_ready(self._prompts.of("first", 1)[0], self._options.start_seconds)
                 most = max(self._options.concurrencies)
                 # Thrown away: the largest batch, then one alone.
                 server.run(self._prompts.of(f"warm-up {number}", min(most, self._options.requests)), most)
@@ -195,6 +195,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=64, help="of each cell")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--model", default="smollm2-135m", help="a built-in model or a .gguf file")
+    parser.add_argument("--start-seconds", type=float, default=600.0, help="vLLM compiles its model first")
     parser.add_argument("--output", type=Path, help="default: report.json in the peers' folder")
     parser.add_argument("--goals", action="store_true", help="exit code 1 when a goal is missed")
     options = parser.parse_args(arguments)
