@@ -66,15 +66,16 @@ def pairs(flat: list[bytes]) -> dict[str, bytes]:
 def _decode_event(entry_id: bytes, entry: dict[str, bytes]) -> StreamEvent | None:
     try:
         cursor = Cursor.parse(entry_id.decode())
-        if entry["e"].startswith(b"{"):
-            return _decode_end(cursor, orjson.loads(entry["e"]))
+        ending = entry.get("e", b"")
+        if ending.startswith(b"{"):
+            return _decode_end(cursor, orjson.loads(ending))
         return TokenEvent(
             cursor=cursor,
-            choice=int(entry["i"]),
+            choice=int(entry.get("i", 0)),
             text=entry["t"].decode(errors="replace"),
             token_ids=tuple(map(int, entry["k"].split(b","))) if entry["k"] else (),
             logprobs=_logprobs(orjson.loads(entry["l"])) if "l" in entry else (),
-            finish_reason=EndReason(entry["e"].decode()) if entry["e"] else None,
+            finish_reason=EndReason(ending.decode()) if ending else None,
         )
     except (KeyError, ValueError, TypeError, InvalidCursorError):
         return None  # somebody else's entry must not stop a reader or the next claim

@@ -5,13 +5,21 @@ local function holds(tag, key, token)
   return token ~= '' and redis.pcall('HGET', name(tag, 'j', key), 'token') == token
 end
 
--- Appends the entry whose 6 arguments start at args[at]: id, i, t, k, e, l.
+-- Appends the entry whose 6 arguments start at args[at]: id, i, t, k, e, l. Most have neither another choice than
+-- the first, nor an end, nor log-probabilities, and a field that says nothing is left out: each costs time and memory.
 local function add_entry(o, args, at)
-  if args[at + 5] == '' then
-    return redis.pcall('XADD', o, args[at], 'i', args[at + 1], 't', args[at + 2], 'k', args[at + 3], 'e', args[at + 4])
+  local i, e, l = args[at + 1], args[at + 4], args[at + 5]
+  if i == '0' and e == '' and l == '' then
+    return redis.pcall('XADD', o, args[at], 't', args[at + 2], 'k', args[at + 3])
   end
-  return redis.pcall('XADD', o, args[at], 'i', args[at + 1], 't', args[at + 2], 'k', args[at + 3],
-    'e', args[at + 4], 'l', args[at + 5])
+  local entry = {'t', args[at + 2], 'k', args[at + 3]}
+  local function say(field, value)
+    entry[#entry + 1], entry[#entry + 2] = field, value
+  end
+  if i ~= '0' then say('i', i) end
+  if e ~= '' then say('e', e) end
+  if l ~= '' then say('l', l) end
+  return redis.pcall('XADD', o, args[at], unpack(entry))
 end
 
 -- Appends the entry at args[at] although the server refused it. It refuses an id that is not larger than the last one:
