@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 # slower. `headway worker` sets the same.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+# The width of whoever runs the tests (pytest-xdist sets it, too) must not decide what a table shows.
+os.environ.pop("COLUMNS", None)
+
 # No time limits per example: two busy cores say nothing about the code. CI repeats the same examples, so that
 # a failure there can be looked at here; elsewhere each run explores further.
 settings.register_profile("headway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
