@@ -119,20 +119,23 @@ class Admission:
         if 0 < blocks <= self.memory.coming_blocks:
             return True
         priority = request.spec.priority
-        lower = [r for r in self.active if r.spec.priority > priority and not r.is_pinned]
+        # A place is only had by who is in the step; blocks also by who is on hold or left out of it.
+        holders = self.active if sequences else self.running.values()
+        lower = [r for r in holders if r.spec.priority > priority and not r.is_pinned]
         if not lower:
             return False
         victims = self.memory.giving_way.choose(
             [self.candidate(other) for other in lower],
             max(0, blocks),
             sequences=sequences,
+            kept=set(self.memory.found_blocks(request)),
             above_priority=priority,
         )
         if victims and self.defers(request, victims, max(0, blocks), sequences):
             return True
         for victim in victims:
             self.give_way(victim)
-            self.active.remove(victim.request)
+        self.active[:] = [other for other in self.active if other.table is not None]
         if victims and self.memory.fits(request):
             self._start(request, [])
         elif victims:

@@ -34,7 +34,7 @@ class Planner:
         self._step = 0
         self._now = 0.0
         self._step_seconds = 0.0
-        self._preempted_step = 0
+        self._has_preempted = False
         self._is_ahead = False
 
     def fill(
@@ -46,7 +46,7 @@ class Planner:
         which is under way. Raises ResultNeededError then where somebody might have to give way.
         """
         self._step, self._now, self._step_seconds = step, now, step_seconds
-        self._is_ahead = ending is not None
+        self._is_ahead, self._has_preempted = ending is not None, False
         active, waiting = self._seat(ending or set())
         decodes: list[Request] = []
         prefills: list[Request] = []
@@ -101,7 +101,7 @@ class Planner:
         )
 
     def _admit(self, active: list[Request], prefills: list[Request], budget: StepBudget) -> list[Request]:
-        if self._preempted_step == self._step or not self._policy.waiting:
+        if self._has_preempted or not self._policy.waiting:
             return []
         admission = Admission(
             policy=self._policy,
@@ -199,7 +199,7 @@ class Planner:
         self._roster.record(request, happening, self._now, self._step, str(request.computed_tokens))
         self._memory.giving_way.give_way(preemption, self._step)
         self._roster.stop(request)
-        self._preempted_step = self._step
+        self._has_preempted = True
 
     def _start(self, request: Request) -> None:
         if self._is_ahead and self._memory.forks.tokens(request):

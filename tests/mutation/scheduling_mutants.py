@@ -108,6 +108,18 @@ SCHEDULING_MUTANTS = (
         "r.spec.priority > priority and",
         "r.spec.priority > priority + 9 and",
     ),
+    _admission(
+        "blocks that the beneficiary shares count as room",
+        "kept=set(self.memory.found_blocks(request)),",
+        "kept=set(),",
+        "tests/engine/test_displacing.py",
+    ),
+    _admission(
+        "who is on hold keeps its blocks from a better class",
+        "self.active if sequences else self.running.values()",
+        "self.active",
+        "tests/engine/test_displacing.py",
+    ),
     _admission("who was starved is displaced again", " and not r.is_pinned]", "]"),
     _admission("a duplicate is not waited for", "if self.memory.is_expected(request):", "if False:"),
     Mutant(
@@ -132,7 +144,7 @@ SCHEDULING_MUTANTS = (
     Mutant(
         "a step that preempts starts others",
         "engine/planner.py",
-        "if self._preempted_step == self._step or",
+        "if self._has_preempted or",
         "if",
         "tests/engine/test_planner.py",
     ),
