@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -14,6 +13,8 @@ from headway.services.hardware import Coefficients
 from headway.services.simulate_settings import PreemptionChoice, Process, SimulateSettings
 from headway.services.units import parse_duration, parse_size
 
+LONGEST_SECONDS: Final = 3600.0
+"""Of any coefficient: what takes longer is a slip of the pen."""
 _DEFAULT = SimulateSettings()
 _duration = options.checked(parse_duration)
 _size = options.checked(parse_size)
@@ -25,8 +26,8 @@ def parse_coefficients(text: str) -> Coefficients:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
         numbers = []
-    is_line = len(numbers) in (3, 4) and all(map(math.isfinite, numbers))
-    if not is_line or min(numbers) < 0 or numbers[0] + numbers[1] <= 0:
+    is_line = len(numbers) in (3, 4) and all(0.0 <= number <= LONGEST_SECONDS for number in numbers)
+    if not is_line or numbers[0] + numbers[1] <= 0:
         raise ValueError(
             f"{text!r}: seconds a,b,c,q of a + b·new + c·context + q·pairs, such as 6e-3,2e-5,5e-8,0"
         )

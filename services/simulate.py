@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from headway.services.arrivals import (
     Arrival,
@@ -28,6 +28,9 @@ from headway.services.simulation_report import Limits, report
 from headway.services.simulation_run import SimulationRun
 from headway.services.traffic import Demand, assign, backlogs
 
+MOST_REQUESTS: Final = 1_000_000
+"""Drawn for one run: all are kept until its end, about a kilobyte each. A trace may have more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
@@ -46,6 +49,8 @@ def simulate(settings: SimulateSettings) -> Simulated:
         raise UsageError(
             "--preemption swap has nowhere to swap to", hint="--host-kv-tokens TOKENS, at least a block"
         )
+    if settings.host_bandwidth is not None and not settings.host_bandwidth > 0.0:
+        raise UsageError("--host-bandwidth is 0: give bytes a second", hint="or no --host-kv-tokens")
     device = find_device(settings)
     tenants = ONE_TENANT if settings.tenants is None else read_tenants(settings.tenants)
     trace = () if settings.trace is None else read_trace(settings.trace)
@@ -110,6 +115,11 @@ def _demands(
         )
     else:
         rate, random = settings.rate * settings.rate_scale, Random(settings.seed)
+        if not rate * settings.duration <= MOST_REQUESTS:
+            raise UsageError(
+                f"about {rate * settings.duration:.3g} requests would come, more than {MOST_REQUESTS:,}",
+                hint="lower --rate, --rate-scale or --duration",
+            )
         coming = (
             poisson(rate, settings.duration, draw, random)
             if process == "poisson"
