@@ -35,7 +35,7 @@ class Admission:
     start: Callable[[Request], None]
     """Starts a request: gives it its blocks and moves it to the running ones."""
     give_way: Callable[[Preemption], None]
-    defers: Callable[[Request, tuple[Preemption, ...], int, int], bool]
+    postpone: Callable[[Request, tuple[Preemption, ...], int, int], bool]
     """Whether a request rather waits for so many blocks and places to come free than that others give way."""
     candidate: Callable[[Request], Candidate]
     """A running request as one that may give way."""
@@ -131,7 +131,7 @@ class Admission:
             kept=set(self.memory.found_blocks(request)),
             above_priority=priority,
         )
-        if victims and self.defers(request, victims, max(0, blocks), sequences):
+        if victims and self.postpone(request, victims, max(0, blocks), sequences):
             return True
         for victim in victims:
             self.give_way(victim)

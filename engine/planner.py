@@ -113,7 +113,7 @@ class Planner:
             budget=budget.prefill_tokens(),
             start=self._start,
             give_way=self._give_way,
-            defers=self._defers,
+            postpone=self._postpone,
             candidate=self._candidate,
         )
         return admission.run(self._now)
@@ -138,7 +138,7 @@ class Planner:
                 # Nobody can free enough for all. Then for the first: who gives way needs no block any more.
                 short -= len(growing) - 1
                 victims = self._choose(others, short)
-            if not victims or self._defers(growing[0], victims, short):
+            if not victims or self._postpone(growing[0], victims, short):
                 break
             for victim in victims:
                 self._give_way(victim)
@@ -162,10 +162,10 @@ class Planner:
                 return victims
         return ()
 
-    def _defers(
+    def _postpone(
         self, request: Request, victims: tuple[Preemption, ...], blocks: int, sequences: int = 0
     ) -> bool:
-        """Whether it waits a step, since room comes by itself sooner than the victims would be back.
+        """Let it wait a step where room comes by itself sooner than victims would be back; whether it does.
 
         ``MOST_DEFERRED_STEPS`` times in a row at most, and only where costs are more than a guess.
         """

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from headway.services import cli_options as options
+from headway.services.fair_settings import FairSettings
 from headway.services.hardware import Coefficients
 from headway.services.simulate_settings import PreemptionChoice, Process, SimulateSettings
 from headway.services.units import parse_duration, parse_size
@@ -51,6 +52,9 @@ def simulate(
             help=f"Whom to compare; may be given several times. Default: {_DEFAULT.policies[0]}.",
         ),
     ] = None,
+    age_limit: options.AgeLimit = None,
+    quantum: options.Quantum = None,
+    patience: options.Patience = None,
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="CSV with TIMESTAMP, ContextTokens, GeneratedTokens.")
     ] = None,
@@ -150,6 +154,7 @@ def simulate(
     simulated = run_simulation(
         SimulateSettings(
             policies=tuple(policy or _DEFAULT.policies),
+            fair=FairSettings(age_limit, quantum, patience),
             trace=trace,
             arrivals=arrivals,
             rate=rate,

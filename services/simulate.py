@@ -18,6 +18,7 @@ from headway.services.arrivals import (
     replay,
 )
 from headway.services.errors import UsageError
+from headway.services.fair_settings import UNSET, make_policy
 from headway.services.host_link import HostLink
 from headway.services.simulate_settings import SimulateSettings
 from headway.services.simulated_device import Device, find_device
@@ -45,6 +46,8 @@ def simulate(settings: SimulateSettings) -> Simulated:
     unknown = [name for name in settings.policies if name not in SIMULATED_POLICIES]
     if unknown:
         raise UsageError(f"there is no policy {unknown[0]}", hint=f"one of {', '.join(SIMULATED_POLICIES)}")
+    if "fair" not in settings.policies and settings.fair != UNSET:
+        make_policy(settings.policies[0], settings.fair)  # refuses it
     if settings.preemption == "swap" and settings.host_kv_tokens < settings.block_size:
         raise UsageError(
             "--preemption swap has nowhere to swap to", hint="--host-kv-tokens TOKENS, at least a block"

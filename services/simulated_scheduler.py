@@ -16,6 +16,7 @@ from headway.engine.prefix_cache import PrefixCache
 from headway.engine.scheduler import Scheduler
 from headway.engine.values import Objective
 from headway.services.errors import UsageError
+from headway.services.fair_settings import UNSET, make_policy
 from headway.services.host_link import COPY_RUN_SECONDS
 from headway.services.simulate_settings import SimulateSettings
 from headway.services.simulated_device import Device
@@ -53,7 +54,10 @@ def build_scheduler(
     scheduler = Scheduler(
         ledger,
         limits,
-        POLICIES["fcfs" if policy == FIXED_CHUNKS else policy](),
+        make_policy(
+            "fcfs" if policy == FIXED_CHUNKS else policy,
+            settings.fair if policy == "fair" else UNSET,
+        ),
         END_TOKENS,
         cost=cost,
         memory=_memory(settings, device, ledger, cost),

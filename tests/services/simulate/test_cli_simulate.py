@@ -153,6 +153,8 @@ def test_this_machine_is_simulated_by_its_calibration(
         (["--duration", "1m", "--rate", "inf"], "about inf requests"),
         (["--duration", "5s", "--kv-tokens", "1000000000000"], "--kv-tokens .* blocks, more than"),
         (["--duration", "5s", "--host-kv-tokens", "1000000000000"], "--host-kv-tokens .* blocks, more than"),
+        (["--duration", "5s", "--policy", "fixed-chunks", "--quantum", "9"], "which fixed-chunks is not"),
+        (["--duration", "5s", "--age-limit", "0s"], "age_limit_seconds is 0.0"),
         (["--duration", "5s", "--host-bandwidth", "0"], "--host-bandwidth is 0"),
     ],
 )
