@@ -28,7 +28,8 @@ UNSET: Final = FairSettings()
 
 def make_policy(name: str, fair: FairSettings) -> Policy:
     """A policy by its name; raises UsageError for settings that are not its own, or make no sense."""
-    from headway.engine.policy import POLICIES, FairPolicy
+    from headway.engine.fair import FairPolicy
+    from headway.engine.policy import POLICIES
 
     given = {setting: value for setting, value in asdict(fair).items() if value is not None}
     if not given:
