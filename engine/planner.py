@@ -34,7 +34,7 @@ class Planner:
         self._step = 0
         self._now = 0.0
         self._step_seconds = 0.0
-        self._preempted_step = 0
+        self._has_preempted = False
         self._is_ahead = False
 
     def fill(
@@ -46,7 +46,7 @@ class Planner:
         which is under way. Raises ResultNeededError then where somebody might have to give way.
         """
         self._step, self._now, self._step_seconds = step, now, step_seconds
-        self._is_ahead = ending is not None
+        self._is_ahead, self._has_preempted = ending is not None, False
         active, waiting = self._seat(ending or set())
         decodes: list[Request] = []
         prefills: list[Request] = []
@@ -101,7 +101,7 @@ class Planner:
         )
 
     def _admit(self, active: list[Request], prefills: list[Request], budget: StepBudget) -> list[Request]:
-        if self._preempted_step == self._step or not self._policy.waiting:
+        if self._has_preempted or not self._policy.waiting:
             return []
         admission = Admission(
             policy=self._policy,
@@ -113,7 +113,7 @@ class Planner:
             budget=budget.prefill_tokens(),
             start=self._start,
             give_way=self._give_way,
-            defers=self._defers,
+            postpone=self._postpone,
             candidate=self._candidate,
         )
         return admission.run(self._now)
@@ -138,7 +138,7 @@ class Planner:
                 # Nobody can free enough for all. Then for the first: who gives way needs no block any more.
                 short -= len(growing) - 1
                 victims = self._choose(others, short)
-            if not victims or self._defers(growing[0], victims, short):
+            if not victims or self._postpone(growing[0], victims, short):
                 break
             for victim in victims:
                 self._give_way(victim)
@@ -162,10 +162,10 @@ class Planner:
                 return victims
         return ()
 
-    def _defers(
+    def _postpone(
         self, request: Request, victims: tuple[Preemption, ...], blocks: int, sequences: int = 0
     ) -> bool:
-        """Whether it waits a step, since room comes by itself sooner than the victims would be back.
+        """Let it wait a step where room comes by itself sooner than victims would be back; whether it does.
 
         ``MOST_DEFERRED_STEPS`` times in a row at most, and only where costs are more than a guess.
         """
@@ -199,7 +199,7 @@ class Planner:
         self._roster.record(request, happening, self._now, self._step, str(request.computed_tokens))
         self._memory.giving_way.give_way(preemption, self._step)
         self._roster.stop(request)
-        self._preempted_step = self._step
+        self._has_preempted = True
 
     def _start(self, request: Request) -> None:
         if self._is_ahead and self._memory.forks.tokens(request):

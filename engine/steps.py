@@ -20,6 +20,7 @@ from headway.engine.values import (
     Emission,
     FinishReason,
     RequestKey,
+    RequestSpec,
     Sampled,
     StepPlan,
     StepResult,
@@ -97,6 +98,11 @@ class Steps:
                 return self._memory.with_copies(plan, after.step)
         return None
 
+    def move(self, request: Request, spec: RequestSpec) -> None:
+        """Give a live request another class or deadline, and what its class aims at."""
+        self._roster.move(request, spec)
+        request.aim(self._planner.limits.objective_of(spec))
+
     def drop(self, plan: StepPlan) -> None:
         """A plan ahead will never be executed: the one before it failed."""
         self._flights.drop(plan.step)
@@ -134,7 +140,7 @@ class Steps:
     def _end_overdue(self, now: float) -> None:
         for request in self._roster.overdue(now):
             if request.spec.is_demotable:
-                self._roster.move(request, demoted(request.spec))
+                self.move(request, demoted(request.spec))
             else:
                 self._roster.end(request, FinishReason.DEADLINE, now, self.planned)
         self.now = now

@@ -7,7 +7,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 from urllib.request import urlopen
 
 from headway.services.errors import NotReachableError, ServiceError, UsageError
@@ -21,13 +21,10 @@ def fetch_trace(url: str) -> dict[str, Any]:
     Raises UsageError for what is no such URL, NotReachableError when nobody answers, ServiceError when the
     one who answers is no worker or is still loading its model.
     """
-    parts = urlsplit(url if "//" in url else f"http://{url}")
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise UsageError(f"{url!r} is no worker's metrics URL", hint="headway trace http://127.0.0.1:9100")
-    page = f"{parts.scheme}://{parts.netloc}/trace"
+    page = _page(url)
     try:
         with urlopen(page, timeout=FETCH_SECONDS) as answer:
-            read: dict[str, Any] = json.load(answer)
+            read: Any = json.load(answer)
     except HTTPError as error:
         raise ServiceError(
             f"{page} answers {error.code} {error.reason}: is it a worker's metrics port?"
@@ -39,9 +36,19 @@ def fetch_trace(url: str) -> dict[str, Any]:
         ) from None
     except ValueError as error:
         raise ServiceError(f"{page} gives no trace: {error}") from None
-    if "traceEvents" not in read:
+    if not isinstance(read, dict) or not isinstance(read.get("traceEvents"), list):
         raise ServiceError(f"{page} gives no trace")
     return read
+
+
+def _page(url: str) -> str:
+    try:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+    except ValueError:  # a bracket that is not closed
+        parts = SplitResult("", "", "", "", "")
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise UsageError(f"{url!r} is no worker's metrics URL", hint="headway trace http://127.0.0.1:9100")
+    return f"{parts.scheme}://{parts.netloc}/trace"
 
 
 def check_folder(path: Path) -> None:
