@@ -54,6 +54,11 @@ def test_long_walks_end_with_the_right_answers(costs: PreemptionCosts, swaps: bo
     assert (seen["out"] > 20 and seen["back"] > 20) == swaps, seen
 
 
+def test_a_fork_of_who_just_came_back_from_the_host_waits_for_its_blocks_also_after_a_failed_step() -> None:
+    """Found by the half million: the failed step had called the swap complete while it was under way."""
+    walk(random.Random(4435), 500, CHEAP_SWAPS)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("costs", [CHEAP_SWAPS, NO_SWAPS], ids=["swap", "recompute"])
