@@ -170,7 +170,7 @@ SCHEDULING_MUTANTS = (
         ENDS,
     ),
     _roster(
-        "a result of an older epoch counts",
+        "a word about an older epoch counts",
         " and request.key.epoch == key.epoch else None",
         " else None",
         CASES,
