@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
+from functools import partial
 
 from headway.engine.admission import Admission
 from headway.engine.budget import StepBudget
@@ -59,7 +61,7 @@ class Planner:
         budget.take_decodes(urgent)
         self._memory.expect(prefills, is_ahead=self._is_ahead)
         # Who started beyond the places of this step has its first turn in the next.
-        prefills += self._admit(active, prefills, budget)[: self.limits.max_sequences - len(active)]
+        prefills += self._admit(active, decodes, prefills, budget)[: self.limits.max_sequences - len(active)]
         self._memory.expire_claim()
         present = [r for r in prefills if r.table is not None and not self._memory.is_arriving(r)]
         granted = budget.grant_prefills(self._policy, present)
@@ -100,7 +102,9 @@ class Planner:
             self.limits.max_sequences, active, key=lambda request: (request.scheduled_step, request.serial)
         )
 
-    def _admit(self, active: list[Request], prefills: list[Request], budget: StepBudget) -> list[Request]:
+    def _admit(
+        self, active: list[Request], decodes: list[Request], prefills: list[Request], budget: StepBudget
+    ) -> list[Request]:
         if self._has_preempted or not self._policy.waiting:
             return []
         admission = Admission(
@@ -113,7 +117,7 @@ class Planner:
             budget=budget.prefill_tokens(),
             start=self._start,
             give_way=self._give_way,
-            postpone=self._postpone,
+            postpone=partial(self._postpone, computing=decodes),
             candidate=self._candidate,
         )
         return admission.run(self._now)
@@ -130,15 +134,16 @@ class Planner:
             return set()
         growing = [r for r in active if r.pending_tokens == 1 and self._memory.lacking(r)]
         growing.sort(key=lambda request: (request.spec.priority, request.serial))
-        while (short := len(growing) - self._memory.spare_blocks()) > 0:
+        while (short := len(growing) - (spare := max(0, self._memory.spare_blocks()))) > 0:
             others = [r for r in self._roster.running.values() if r is not growing[0]]
+            lucky = set(active).difference(growing[spare:])
             is_waiting = self._memory.coming_blocks or self._memory.is_claimed
             victims = () if is_waiting else self._choose(others, short)
             if not victims and not is_waiting and short >= len(growing):
                 # Nobody can free enough for all. Then for the first: who gives way needs no block any more.
                 short -= len(growing) - 1
                 victims = self._choose(others, short)
-            if not victims or self._postpone(growing[0], victims, short):
+            if not victims or self._postpone(growing[spare], victims, short, computing=lucky):
                 break
             for victim in victims:
                 self._give_way(victim)
@@ -163,16 +168,23 @@ class Planner:
         return ()
 
     def _postpone(
-        self, request: Request, victims: tuple[Preemption, ...], blocks: int, sequences: int = 0
+        self,
+        request: Request,
+        victims: tuple[Preemption, ...],
+        blocks: int,
+        sequences: int = 0,
+        *,
+        computing: Iterable[Request],
     ) -> bool:
         """Let it wait a step where room comes by itself sooner than victims would be back; whether it does.
 
+        It comes from those who compute in this step: who lacks a block himself does not get on.
         ``MOST_DEFERRED_STEPS`` times in a row at most, and only where costs are more than a guess.
         """
         if request.deferred_steps >= MOST_DEFERRED_STEPS or not self._cost.is_trusted:
             return False
         seconds = release_seconds(
-            list(self._roster.running.values()),
+            computing,
             blocks=blocks,
             sequences=sequences,
             ledger=self._memory.ledger,
