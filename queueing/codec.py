@@ -35,6 +35,7 @@ from headway.queueing.ids import model_of
 from headway.queueing.intake import read_metadata
 from headway.queueing.messages import Priority
 from headway.queueing.protocol import WorkerCard
+from headway.queueing.server_errors import WrongTypeError
 
 _LOG_LINE = re.compile(r"([0-9]{1,15}) ([0-9]{1,15}) ([a-z]+) ([0-9]{1,15}) (.*)")
 
@@ -188,10 +189,12 @@ def _probability(value: float | None) -> float:
 
 
 def decode_status(job_id: str, record_reply: Any, entries: Any) -> JobStatus | None:
-    """A job's record and the newest entries of its token stream; None for no record.
+    """A job's record and the newest entries of its token stream; None for no record, or something else there.
 
     Fields that are missing or unreadable count as not set.
     """
+    if isinstance(record_reply, WrongTypeError):
+        return None
     if isinstance(record_reply, Exception):
         raise record_reply
     record = pairs(record_reply)

@@ -14,7 +14,7 @@ from headway.queueing.keys import JobKeys, LaneKeys
 from headway.queueing.messages import Priority
 from headway.queueing.protocol import DeadLetter, LaneDepth
 from headway.queueing.redis_side import RedisSide
-from headway.queueing.server import Argument, RefusedError, Reply
+from headway.queueing.server import Argument, Reply
 
 _COMMANDS_PER_ROUND: Final = 500
 
@@ -168,13 +168,7 @@ class ListingSide(RedisSide):
     async def _all(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
         """The replies to commands of one lane; raises the first that is an error."""
         replies = await self._rounds(commands)
-        for command, reply in zip(commands, replies, strict=True):
-            if isinstance(reply, RefusedError) and "WRONGTYPE" in str(reply):
-                key = str(command[1])
-                raise RefusedError(
-                    f"the key {key} has another type than Headway's (see queueing/keys.py): somebody wrote "
-                    "over it. Look at it with `redis-cli TYPE`, keep what you need, then DEL it"
-                ) from reply
+        for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
         return replies

@@ -64,9 +64,9 @@ async def catch_up(queue: Queue, tenant: str, model: str) -> bool:
 
     So what a client has seen end or start does not count against its next job, however late the keepers are.
     """
-    happened = False
-    while True:
-        waiting = await queue.quota_store.waiting(tenant, LOOKED_AT)
+    happened, passed = False, 0
+    while passed < ORPHANS_PASSED:
+        waiting = await queue.quota_store.waiting(tenant, LOOKED_AT, passed)
         states = await _states(queue, waiting)
         running = [
             Alive(held.job_id, held.nonce, is_running=True)
@@ -75,8 +75,11 @@ async def catch_up(queue: Queue, tenant: str, model: str) -> bool:
         ]
         if running:
             happened = await queue.quota_store.keep(tenant, running) > 0 or happened
-        if len(running) < LOOKED_AT:
+        # Reservations that got no job say nothing about those behind them; a page that waits does.
+        orphans = states.count(None)
+        if len(running) + orphans < LOOKED_AT:
             break
+        passed += orphans
     _, in_flight = await queue.quota_store.ending(tenant, _EVER_SECONDS, BATCH)
     for name in {model} | _models(in_flight):
         happened = await settle(queue, name) > 0 or happened

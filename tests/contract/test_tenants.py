@@ -174,6 +174,18 @@ async def test_waiting_jobs_are_bounded_and_a_start_makes_room(desk: Desk, bench
     assert (usage.in_flight, usage.waiting_jobs) == (3, 2)
 
 
+async def test_a_start_behind_reservations_without_jobs_makes_room(desk: Desk, bench: Bench) -> None:
+    await desk.limit(queued_jobs=35)
+    for n in range(34):
+        await reserve(bench, f"org--tiny:0:never{n}", tokens=1)
+    await desk.post()
+    assert (await desk.refused()).limit is QuotaLimit.QUEUED_JOBS
+    await bench.claim_one()
+    await desk.post()
+    usage = await desk.usage()
+    assert (usage.in_flight, usage.waiting_jobs) == (36, 35)
+
+
 async def test_waiting_tokens_are_bounded(desk: Desk, bench: Bench) -> None:
     await desk.limit(queued_tokens=200)
     await desk.post(sampling={"max_tokens": 100})
