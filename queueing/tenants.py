@@ -20,7 +20,7 @@ EVERYONE: Final = "*"
 _TENANT = re.compile(TENANT_PATTERN.removesuffix("$") + r"\Z")
 
 Count = Annotated[int, Field(strict=True, ge=1, le=100_000_000)]
-"""The largest: a bucket's contents stay whole numbers in the server's arithmetic (lua/quota.lua)."""
+"""The largest: a bucket's contents stay whole numbers in the server's arithmetic (lua/buckets.lua)."""
 
 
 class TenantLimits(BaseModel):
