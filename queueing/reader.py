@@ -139,8 +139,9 @@ class StreamReader:
         )
         if isinstance(last, list) and last:
             return _ends_before(decode_events(last), after)
-        if after == START and isinstance(kept, bytes):
-            return events_of(decode_result(str(job), kept))
+        result = decode_result(str(job), kept) if isinstance(kept, bytes) else None
+        if after == START and result is not None:
+            return events_of(result)
         raise UnknownJobError(
             f"the token stream of {job} is no longer kept: fetch its result, or read from 0"
         )

@@ -15,6 +15,7 @@ from headway.queueing.messages import Priority
 from headway.queueing.protocol import DeadLetter, LaneDepth
 from headway.queueing.redis_side import RedisSide
 from headway.queueing.server import Argument, Reply
+from headway.queueing.tenants import check_tenant
 
 _COMMANDS_PER_ROUND: Final = 500
 
@@ -123,8 +124,7 @@ class ListingSide(RedisSide):
         """See ``Queue.settlements``."""
         keys = LaneKeys(lane_of(model))
         (reply,) = await self._all([("XRANGE", keys.settlements, "-", "+", "COUNT", limit)])
-        found = (_settlement(keys.lane, entry_id, entry) for entry_id, entry in _entries(reply))
-        return tuple(each for each in found if each is not None)
+        return tuple(_settlement(keys.lane, entry_id, entry) for entry_id, entry in _entries(reply))
 
     async def settled(self, model: str, entry_ids: Sequence[str]) -> None:
         """See ``Queue.settled``."""
@@ -229,19 +229,20 @@ def _ended(lane: str, entry: Mapping[str, str]) -> EndedJob | None:
         return None  # somebody else's entry
 
 
-def _settlement(lane: str, entry_id: str, entry: Mapping[str, str]) -> Settlement | None:
+def _settlement(lane: str, entry_id: str, entry: Mapping[str, str]) -> Settlement:
     try:
         return Settlement(
             entry_id=entry_id,
             job_id=f"{lane}:{entry['job']}",
-            tenant=entry["tenant"],
+            tenant=check_tenant(entry["tenant"]),
             reserved=entry["reserved"],
             prompt_tokens=_whole(entry["prompt"]),
             completion_tokens=_whole(entry["completion"]),
             reason=EndReason(entry["reason"]),
         )
     except (KeyError, ValueError):
-        return None  # somebody else's entry
+        # Somebody else's entry: to be removed like ours, or a crowd of them would be in the way.
+        return Settlement(entry_id, "", "", "", prompt_tokens=0, completion_tokens=0, reason=EndReason.ERROR)
 
 
 def _whole(text: str | bytes | None) -> int:

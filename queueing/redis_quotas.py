@@ -21,7 +21,7 @@ from headway.queueing.quota_values import (
 from headway.queueing.server import Argument, Reply, Server
 from headway.queueing.server_errors import WrongTypeError
 from headway.queueing.settings import QueueSettings
-from headway.queueing.tenants import TenantLimits
+from headway.queueing.tenants import TenantLimits, is_tenant
 
 _TOUCH_SECONDS: Final = 300.0
 """How often a process says again that a tenant reserves; half of what lua/tenants.lua waits for."""
@@ -113,7 +113,8 @@ class RedisQuotas:
         except WrongTypeError:  # whoever reserves next replaces it
             self._touched.clear()
             return ()
-        return tuple(name.decode(errors="replace") for name in cast("list[bytes]", reply))
+        names = (name.decode(errors="replace") for name in cast("list[bytes]", reply))
+        return tuple(filter(is_tenant, names))  # others are somebody else's
 
     async def quiet(self, tenants: Sequence[str]) -> None:
         """See ``QuotaStore.quiet``."""

@@ -13,7 +13,7 @@ from typing import Final
 from headway.queueing.backlog import Settlement
 from headway.queueing.errors import QueueUnavailableError, UnknownJobError
 from headway.queueing.events import JobState, JobStatus
-from headway.queueing.ids import JobId, model_of
+from headway.queueing.ids import JobId, is_model_name, model_of
 from headway.queueing.protocol import Queue
 from headway.queueing.quota_values import Alive, Held, Spent
 from headway.queueing.settings import DEFAULTS
@@ -90,7 +90,9 @@ _EVER_SECONDS: Final = 10 * 86_400.0
 
 
 def _models(reservations: Iterable[Held]) -> set[str]:
-    return {model_of(JobId.parse(held.job_id).lane) for held in reservations}
+    ids = (held.job_id for held in reservations)  # a raw caller may have reserved for anything
+    names = (model_of(JobId.parse(job_id).lane) for job_id in ids if JobId.is_one(job_id))
+    return set(filter(is_model_name, names))
 
 
 async def keep_reservations(queue: Queue, lease_seconds: float = DEFAULTS.reservation_seconds) -> int:

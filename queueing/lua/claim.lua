@@ -86,8 +86,8 @@ local function item(tag, key, record, body)
       entries = {}
     end
   end
-  return {key, record.token, record.epoch, record.attempts or '0', body, entries, seed_of(tag, key, record),
-    record.created or '0', record.deadline or '0', record.cancel or ''}
+  return {key, record.token, whole(number(record.epoch)), whole(number(record.attempts)), body, entries,
+    seed_of(tag, key, record), whole(number(record.created)), whole(number(record.deadline)), record.cancel or ''}
 end
 
 -- The bytes of a reply's item that may be many: its body, and the entries published so far.
@@ -149,7 +149,7 @@ end
 -- Opens a job that left its queue, or ends it. Returns the reply's item and the tokens charged; nil if it does not run.
 local function run(books, head, key, record, claim)
   local tag = books.tag
-  if not record or record.state == nil then
+  if not record then
     bury_stray(books, head.band, key, claim.now, claim.keeps)
     return nil
   end

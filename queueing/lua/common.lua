@@ -101,7 +101,10 @@ local function is_job_key(text)
   return type(text) == 'string' and #text <= 64 and text:match('^[%w_%-]+$') ~= nil
 end
 
--- A job's record as a table, or nil. A key of another type is not ours to keep: it would fail every call.
+local STATES = {queued = true, running = true, finished = true}
+
+-- A job's record as a table, or nil. A key of another type is not ours to keep: it would fail every call. One whose
+-- state is none that we wrote says nothing, as if it were not there.
 local function load_record(tag, key)
   local j = name(tag, 'j', key)
   local flat = redis.pcall('HGETALL', j)
@@ -109,8 +112,8 @@ local function load_record(tag, key)
     redis.call('DEL', j)
     return nil
   end
-  if #flat == 0 then return nil end
-  return table_of(flat)
+  local record = table_of(flat)
+  return STATES[record.state] and record or nil
 end
 
 -- Whether a job of this key was accepted. What anybody else put in its record's place goes.

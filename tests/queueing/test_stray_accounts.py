@@ -109,3 +109,23 @@ async def test_a_debt_beyond_what_is_counted_exactly_leaves_the_account_readable
         account = raw.fcall("headway_account", 1, tag, "", "100")
     in_flight, waiting, _, held, spent, *_ = map(int, filter(None, account))
     assert (in_flight, waiting, held, spent) == (1, 1, 10, 10**12 + 1)
+
+
+async def test_names_that_can_be_none_hold_up_neither_a_submit_nor_the_keepers(
+    redis_url: str, open_queue: OpenQueue
+) -> None:
+    queue = open_queue(redis_url, QueueSettings(reservation_seconds=0.4))
+    await queue.tenant_store.set(ACME, {"concurrency": 5})
+    with redis.Redis.from_url(redis_url, protocol=2) as raw:
+        await Admission(queue).submit(Job(model=MODEL, prompt="x", tenant=ACME))
+        (claim,) = await queue.claim(MODEL, "w", 1)
+        for name in ("weird", "a:b", "x}{:0:k", "..:0:k"):
+            raw.fcall("headway_reserve", 1, f"{{t:{ACME}}}", name, "n", 400, 1, 1)
+        await queue.finish([stop(claim, 0)])
+        await Admission(queue).submit(Job(model=MODEL, prompt="x", tenant=ACME))
+        raw.zadd("reserving:{sys}", {"{x}": 1, "": 2, b"\xff": 3, "a b": 4})
+        for _ in range(6):
+            await asyncio.sleep(0.1)
+            await keep_reservations(queue, 0.4)
+    usage = await queue.quota_store.usage(ACME, TenantLimits(concurrency=5))
+    assert usage.in_flight == 1, "the job that lives; the others lapsed"
