@@ -34,8 +34,8 @@ from headway.queueing.events import (
 from headway.queueing.ids import model_of
 from headway.queueing.intake import read_metadata
 from headway.queueing.messages import Priority
-from headway.queueing.protocol import WorkerCard
 from headway.queueing.server_errors import WrongTypeError
+from headway.queueing.worker_card import WorkerCard
 
 _STATES = frozenset(state.encode() for state in JobState)
 _BANDS = frozenset(map(str, Priority))

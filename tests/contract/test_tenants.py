@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headway.queueing.admission import Admission
+from headway.queueing.claims import Claim
 from headway.queueing.errors import (
     IdempotencyConflictError,
     InvalidJobError,
@@ -19,7 +20,7 @@ from headway.queueing.errors import (
 )
 from headway.queueing.events import JobState, Usage
 from headway.queueing.messages import Job, Priority, decode_job
-from headway.queueing.protocol import Claim, Submitted
+from headway.queueing.protocol import Submitted
 from headway.queueing.quota_values import QuotaLimit, Refusal, Reservation, TenantUsage
 from headway.queueing.settling import keep_reservations, settle
 from headway.queueing.tenants import EVERYONE, TenantLimits

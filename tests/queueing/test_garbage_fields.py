@@ -10,9 +10,9 @@ import redis
 from tests.queueing.conftest import MODEL, TAG, emit, stop
 
 from headway.queueing.admission import Admission
+from headway.queueing.claims import Fenced
 from headway.queueing.events import START, EndEvent
 from headway.queueing.messages import Job
-from headway.queueing.protocol import Fenced
 from headway.queueing.settings import QueueSettings
 from headway.queueing.settling import catch_up, keep_reservations, settle
 

@@ -9,9 +9,9 @@ import pytest
 import redis
 from tests.queueing.conftest import BODY, MODEL, TAG, emit, stop
 
+from headway.queueing.claims import Fenced
 from headway.queueing.errors import QueueingError, UnknownJobError
 from headway.queueing.events import START, EndEvent, EndReason, JobState
-from headway.queueing.protocol import Fenced
 from headway.queueing.settings import QueueSettings
 
 if TYPE_CHECKING:
