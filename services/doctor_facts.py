@@ -17,9 +17,10 @@ from headway.queueing.address import Address
 from headway.queueing.cluster import ClusterTopology
 from headway.queueing.errors import QueueingError, ServerUnsuitableError
 from headway.queueing.node import Node
-from headway.queueing.protocol import LaneDepth, Queue, WorkerCard
+from headway.queueing.protocol import LaneDepth, Queue
 from headway.queueing.server import RefusedError, Server
 from headway.queueing.server_check import facts_of, loaded_version
+from headway.queueing.worker_card import WorkerCard
 
 PINGS: Final = 20
 

@@ -12,9 +12,9 @@ from tests.queueing.conftest import emit, follow, stop
 from tests.queueing.outage import patient_follow, work_through
 from tests.server_groups import ClusterServers, eventually, free_port
 
+from headway.queueing.claims import Fenced
 from headway.queueing.errors import QueueUnavailableError, ServerUnsuitableError
 from headway.queueing.events import START, Cursor, JobState
-from headway.queueing.protocol import Fenced
 from headway.queueing.server import Server
 from headway.queueing.settings import QueueSettings
 

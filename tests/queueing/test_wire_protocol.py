@@ -13,6 +13,7 @@ import pytest
 import redis
 from tests.conftest import missing
 
+from headway.queueing.claims import Emit, Finish
 from headway.queueing.events import (
     ChoiceEnd,
     ChoiceResult,
@@ -28,7 +29,6 @@ from headway.queueing.memory_band import FORGET_MS
 from headway.queueing.memory_bounds import SHARE_OF_FREE
 from headway.queueing.memory_lane import AGED_TENANTS, DEAD_LETTERS_KEPT, RECENT_KEPT
 from headway.queueing.messages import MAX_JOB_BYTES
-from headway.queueing.protocol import Emit, Finish
 from headway.queueing.redis_queue import RedisQueue
 from headway.queueing.schema import schema_text
 from headway.queueing.settings import AGED_EVERY, DEFAULTS
