@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, cast, Final
 from urllib.error import HTTPError, URLError
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import urlopen
@@ -36,9 +36,12 @@ def fetch_trace(url: str) -> dict[str, Any]:
         ) from None
     except ValueError as error:
         raise ServiceError(f"{page} gives no trace: {error}") from None
-    if not isinstance(read, dict) or not isinstance(read.get("traceEvents"), list):
+    if not isinstance(read, dict):
         raise ServiceError(f"{page} gives no trace")
-    return read
+    trace = cast("dict[str, Any]", read)
+    if not isinstance(trace.get("traceEvents"), list):
+        raise ServiceError(f"{page} gives no trace")
+    return trace
 
 
 def _page(url: str) -> str:
