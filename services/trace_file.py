@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, cast, Final
+from typing import Any, Final, cast
 from urllib.error import HTTPError, URLError
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import urlopen
