@@ -19,12 +19,13 @@ from headway.queueing.events import Cursor, JobState, StreamEvent
 async def open_job_stream(gateway: Gateway, job_id: str, headers: Headers, query: QueryParams) -> Response:
     """The stream, or 204 for a reader that has everything: it tells a browser to stop reconnecting.
 
-    Raises InvalidCursorError, UnknownJobError, and ApiError 400 for a cursor beyond what an ended job published.
+    Raises InvalidCursorError, UnknownJobError, and ApiError 400 for a cursor beyond what an ended job
+    published.
     """
     after = resume_cursor(headers, query)
     status = await gateway.queue.status(job_id)
     has_ended = status.state is JobState.FINISHED
-    # Before that, an honest reader may be ahead: after a failover the server knows of fewer tokens than it gave out.
+    # Before that, an honest reader may be ahead: a failover loses tokens that were given out, and they come again.
     if has_ended and after.tokens > status.committed_tokens:
         raise invalid_request(
             f"cursor {after} lies beyond the {status.committed_tokens} tokens of this job",

@@ -106,7 +106,7 @@ async def test_a_cursor_that_no_event_had_is_refused(http: httpx.AsyncClient, ri
 
 
 async def test_a_reader_that_is_ahead_of_a_running_job_waits_for_what_follows(rig: Rig) -> None:
-    """A failover lost what it has read; those tokens come again under the same cursors, and are not for it."""
+    """A failover lost what it has read: those tokens come again under the same cursors, not for it."""
     ticket = asyncio.Semaphore(2)
 
     async def pace() -> None:
