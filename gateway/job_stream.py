@@ -25,7 +25,7 @@ async def open_job_stream(gateway: Gateway, job_id: str, headers: Headers, query
     after = resume_cursor(headers, query)
     status = await gateway.queue.status(job_id)
     has_ended = status.state is JobState.FINISHED
-    # Before that, an honest reader may be ahead: a failover loses tokens that were given out, and they come again.
+    # Before that, an honest reader may be ahead: tokens that a failover lost after they were read come again.
     if has_ended and after.tokens > status.committed_tokens:
         raise invalid_request(
             f"cursor {after} lies beyond the {status.committed_tokens} tokens of this job",
