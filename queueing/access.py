@@ -97,7 +97,7 @@ ADMIN: Final = Role(
     "admin",
     _functions(_GATEWAY_FUNCTIONS, _WORKER_FUNCTIONS, _ADMIN_FUNCTIONS),
     tuple(_ADMIN_COMMANDS.split()),
-    (*_ALWAYS.split(), *_SELF_CHECK.split(), "config|get"),
+    (*_ALWAYS.split(), *_SELF_CHECK.split(), "config|get", "cluster|nodes"),
 )
 """Whoever runs ``headway doctor``, ``tenants``, ``keys``, ``jobs`` and ``dlq``."""
 ROLES: Final = {role.name: role for role in (PRODUCER, GATEWAY, WORKER, ADMIN)}
