@@ -140,10 +140,12 @@ class Memory:
         """Whether somebody waits for blocks that were freed for it."""
         return self._claimant is not None
 
-    def expire_claim(self) -> None:
-        """Whoever has a claim has had its chance, unless blocks are still being copied."""
-        if not self.ledger.swapping_blocks:
+    def expire_claim(self) -> bool:
+        """Whoever has a claim has had its chance, unless blocks are still being copied; whether one ended."""
+        had = self._claimant is not None and not self.ledger.swapping_blocks
+        if had:
             self._claimant = None
+        return had
 
     def is_settled(self, request: Request) -> bool:
         """Whether nothing is under way that it would have to wait for before it starts."""

@@ -38,6 +38,9 @@ class Planner:
         self._step_seconds = 0.0
         self._has_preempted = False
         self._is_ahead = False
+        self.has_moved = False
+        """Whether the last step started somebody, let somebody give way, or ended a claim: if it computes
+        nothing all the same, the next may."""
 
     def fill(
         self, step: int, now: float, step_seconds: float, *, ending: AbstractSet[Request] | None = None
@@ -48,7 +51,7 @@ class Planner:
         which is under way. Raises ResultNeededError then where somebody might have to give way.
         """
         self._step, self._now, self._step_seconds = step, now, step_seconds
-        self._is_ahead, self._has_preempted = ending is not None, False
+        self._is_ahead, self._has_preempted, self.has_moved = ending is not None, False, False
         active, waiting = self._seat(ending or set())
         decodes: list[Request] = []
         prefills: list[Request] = []
@@ -62,7 +65,7 @@ class Planner:
         self._memory.expect(prefills, is_ahead=self._is_ahead)
         # Who started beyond the places of this step has its first turn in the next.
         prefills += self._admit(active, decodes, prefills, budget)[: self.limits.max_sequences - len(active)]
-        self._memory.expire_claim()
+        self.has_moved |= self._memory.expire_claim()
         present = [r for r in prefills if r.table is not None and not self._memory.is_arriving(r)]
         granted = budget.grant_prefills(self._policy, present)
         taken = budget.take_patient([r for r in patient if r.table is not None], is_crowded=bool(granted))
@@ -211,7 +214,7 @@ class Planner:
         self._roster.record(request, happening, self._now, self._step, str(request.computed_tokens))
         self._memory.giving_way.give_way(preemption, self._step)
         self._roster.stop(request)
-        self._has_preempted = True
+        self._has_preempted = self.has_moved = True
 
     def _start(self, request: Request) -> None:
         if self._is_ahead and self._memory.forks.tokens(request):
@@ -221,6 +224,7 @@ class Planner:
         self._roster.record(request, happening, self._now, self._step)
         self._memory.open(request, self._step)
         request.deferred_steps = 0
+        self.has_moved = True
         paid = max(request.charged_tokens, request.computed_tokens)
         cost = self._cost.price(paid, request.known_tokens - paid) if paid < request.known_tokens else 0.0
         self._roster.start(request, self._now, cost)

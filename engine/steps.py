@@ -57,8 +57,7 @@ class Steps:
         to ``apply``: it is not executed, and what the runner has to forget waits for one that is.
         """
         self._end_overdue(now)
-        self.planned += 1
-        scheduled = self._planner.fill(self.planned, now, self._flights.last_seconds)
+        scheduled = self._schedule(now)
         # With nothing else to do, a step that only waits passes the fences of copies and of lost plans.
         is_stuck = not scheduled and self._flights.are_open
         is_waited_for = self._memory.is_swapping or is_stuck
@@ -136,6 +135,18 @@ class Steps:
         emissions.extend(self._roster.farewells.values())
         self._roster.farewells.clear()
         return tuple(emissions)
+
+    def _schedule(self, now: float) -> list[tuple[Request, int]]:
+        """Who computes what in the next step.
+
+        One that computes nothing but let somebody start or give way is followed by another at once: that one
+        may find room, and no call would ask for it.
+        """
+        while True:
+            self.planned += 1
+            scheduled = self._planner.fill(self.planned, now, self._flights.last_seconds)
+            if scheduled or not self._planner.has_moved or self._memory.is_swapping:
+                return scheduled
 
     def _end_overdue(self, now: float) -> None:
         for request in self._roster.overdue(now):
