@@ -35,7 +35,7 @@ class Admission:
     start: Callable[[Request], None]
     """Starts a request: gives it its blocks and moves it to the running ones."""
     give_way: Callable[[Preemption], None]
-    defers: Callable[[Request, tuple[Preemption, ...], int, int], bool]
+    postpone: Callable[[Request, tuple[Preemption, ...], int, int], bool]
     """Whether a request rather waits for so many blocks and places to come free than that others give way."""
     candidate: Callable[[Request], Candidate]
     """A running request as one that may give way."""
@@ -119,20 +119,23 @@ class Admission:
         if 0 < blocks <= self.memory.coming_blocks:
             return True
         priority = request.spec.priority
-        lower = [r for r in self.active if r.spec.priority > priority and not r.is_pinned]
+        # A place is only had by who is in the step; blocks also by who is on hold or left out of it.
+        holders = self.active if sequences else self.running.values()
+        lower = [r for r in holders if r.spec.priority > priority and not r.is_pinned]
         if not lower:
             return False
         victims = self.memory.giving_way.choose(
             [self.candidate(other) for other in lower],
             max(0, blocks),
             sequences=sequences,
+            kept=set(self.memory.found_blocks(request)),
             above_priority=priority,
         )
-        if victims and self.defers(request, victims, max(0, blocks), sequences):
+        if victims and self.postpone(request, victims, max(0, blocks), sequences):
             return True
         for victim in victims:
             self.give_way(victim)
-            self.active.remove(victim.request)
+        self.active[:] = [other for other in self.active if other.table is not None]
         if victims and self.memory.fits(request):
             self._start(request, [])
         elif victims:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 
 from headway.engine.block_pool import BlockPool
 from headway.engine.block_table import BlockTable, CopyHold
@@ -40,13 +41,14 @@ class BlockLedger(BlockPool):
         revived = sum(self.cache.is_evictable(block) for block in prefix)
         return max(0, blocks - len(prefix)) + revived <= self.available_blocks
 
-    def reclaimable_blocks(self, tables: Iterable[BlockTable]) -> int:
+    def reclaimable_blocks(self, tables: Iterable[BlockTable], kept: AbstractSet[int] = frozenset()) -> int:
         """Blocks (and reservations) that come back at once if all these tables close now.
 
-        Shared blocks that others hold, and blocks that a step in flight or a swap still touches, do not.
+        Shared blocks that others hold, and blocks that a step in flight or a swap still touches, do not; and
+        of what does, ``kept`` is not counted.
         """
         chosen = list(tables)
-        if len(chosen) == 1:
+        if len(chosen) == 1 and not kept:
             return self._reclaimable_alone(chosen[0])
         counted = Counter(block for table in chosen for block in table.blocks)
         passed = self._finished_step
@@ -54,6 +56,7 @@ class BlockLedger(BlockPool):
         return sum(table.reserved_blocks for table in chosen) + sum(
             held == self._references[block] and self._fences[block] <= passed and block not in fenced
             for block, held in counted.items()
+            if block not in kept
         )
 
     def _reclaimable_alone(self, table: BlockTable) -> int:

@@ -61,9 +61,11 @@ class StepBudget:
             return self.tokens
         floor = min(self.tokens, self._limits.min_chunk_tokens)
         rate = self._cost.marginal_seconds(0, 64) / 64
-        if rate * self.tokens <= self.seconds:
+        seconds = max(0.0, self.seconds)
+        # Where tokens cost no time by the fit, fewer of them would not end the step any sooner.
+        if rate * self.tokens <= seconds:
             return self.tokens
-        return max(floor, int(max(0.0, self.seconds) / rate))
+        return max(floor, int(seconds / rate))
 
     def grant_prefills(self, policy: Policy, prefills: list[Request]) -> list[tuple[Request, int]]:
         """How many tokens of each prefill this step computes, in the policy's order; none: left out.
@@ -79,11 +81,11 @@ class StepBudget:
         while True:
             floor = floor_chunk(tokens, self._limits.min_chunk_tokens)
             grants = share_budget(pending, tokens, floor)
-            seconds = self._seconds(ordered, grants)
-            if seconds <= self.seconds or tokens <= least:
+            seconds, left = self._seconds(ordered, grants), max(0.0, self.seconds)
+            if seconds <= left or tokens <= least:
                 break
             # The time is convex in the tokens, so cutting in proportion is enough in one or two rounds.
-            tokens = max(least, min(tokens - 1, int(min(tokens, sum(grants)) * self.seconds / seconds)))
+            tokens = max(least, min(tokens - 1, int(min(tokens, sum(grants)) * left / seconds)))
         self.tokens -= sum(grants)
         self.seconds -= seconds
         return [(request, tokens) for request, tokens in zip(ordered, grants, strict=True) if tokens]

@@ -98,7 +98,7 @@ class Engine:
         self._scheduler.unhold(request_id)
 
     def set_weight(self, tenant: str, weight: float) -> None:
-        """A tenant's share from now on, of service and of the cache; raises ValueError unless above 0."""
+        """A tenant's share from now on, of service and of the cache; ValueError unless above 0 and finite."""
         self._scheduler.set_weight(tenant, weight)
 
     def set_priority(self, request_id: str, priority: int) -> None:

@@ -9,6 +9,7 @@ request   inside a tenant by slack: deadline less predicted service, patience in
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import takewhile
@@ -30,7 +31,7 @@ class FairPolicy:
 
     ``quantum_tokens`` (Q): service, in tokens per weight, within which tenants are equals; the price of
     locality, about one long prompt. ``patience_seconds``: the slack of a request without a deadline, so that
-    a stream of urgent ones of its own tenant cannot hold it up for ever.
+    a stream of urgent ones of its own tenant cannot hold it up for ever. Raises ValueError for nonsense.
     """
 
     has_classes = True
@@ -43,6 +44,13 @@ class FairPolicy:
         quantum_tokens: float = 1024.0,
         patience_seconds: float = 60.0,
     ) -> None:
+        if not (0.0 < age_limit_seconds < math.inf and 0.0 < patience_seconds < math.inf):
+            raise ValueError(
+                f"age_limit_seconds is {age_limit_seconds}, patience_seconds {patience_seconds}: "
+                "give more than 0"
+            )
+        if not 0.0 <= quantum_tokens < math.inf:
+            raise ValueError(f"quantum_tokens is {quantum_tokens}: give at least 0")
         self._weights = dict(weights or {})
         self._age_limit_seconds = age_limit_seconds
         self._quantum_tokens = quantum_tokens

@@ -12,6 +12,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 from itertools import count
+from typing import Final
+
+MOST_IDLE: Final = 4096
+"""Idle accounts kept; beyond it the least served are forgotten, who gain least by it. Tenants come and go
+without end, and one of great weight that never pauses keeps the floor below all of them."""
 
 
 class Account:
@@ -48,7 +53,7 @@ class VirtualTimes:
         self._serial = count()
 
     def __len__(self) -> int:
-        """Accounts kept; idle ones are forgotten once the lift would give them the same time."""
+        """Accounts kept; idle ones go once the lift would give them the same time, or there are too many."""
         return len(self._accounts)
 
     def __contains__(self, tenant: str) -> bool:
@@ -127,12 +132,13 @@ class VirtualTimes:
 
     def _forget(self) -> None:
         floor = self.floor()
-        while self._idle and self._idle[0][0] <= floor:
-            _, serial, account = heapq.heappop(self._idle)
+        while self._idle and (self._idle[0][0] <= floor or len(self._idle) > MOST_IDLE):
+            time, serial, account = heapq.heappop(self._idle)
             account.is_in_idle = False
             if account.live:
                 continue
-            if account.time <= floor:
+            is_one_too_many = account.time == time and len(self._idle) >= MOST_IDLE
+            if account.time <= floor or is_one_too_many:
                 del self._accounts[account.tenant]
             else:  # charged since, for a step that ran while its last request ended
                 account.is_in_idle = True

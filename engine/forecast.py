@@ -26,7 +26,7 @@ class Forecast:
         self._cost = cost
         self._policy = policy
         self._memory = memory
-        self._max_step_tokens = max_step_tokens
+        self.max_step_tokens = max_step_tokens
         self._step_seconds = 0.0
         self._tokens_per_step = 0.0
 
@@ -51,7 +51,7 @@ class Forecast:
         """From its start to its end: prefill of what is not cached, then a step for each further token."""
         start = self._memory.cached_tokens(request)
         missing = request.known_tokens - start
-        steps = max(1, -(-missing // self._max_step_tokens))
+        steps = max(1, -(-missing // self.max_step_tokens))
         prefill = self._cost.marginal_seconds(start, missing) + steps * self._cost.step_seconds()
         return prefill + max(0, self._answer_tokens(request) - 1) * self._step_seconds
 

@@ -36,6 +36,13 @@ class Forks:
             return 0
         return min(parent.prompt_tokens, child.known_tokens - 1)
 
+    def blocks(self, child: Request) -> tuple[int, ...]:
+        """The full blocks that it would share with its parent if it started now."""
+        tokens, parent = self.tokens(child), child.parent
+        if not tokens or parent is None or parent.table is None:
+            return ()
+        return parent.table.blocks[: tokens // self._ledger.block_size]
+
     def is_worth_waiting(self, child: Request) -> bool:
         """Whether its parent is just computing the prompt; held, or waiting itself, it may never be ready."""
         parent = child.parent

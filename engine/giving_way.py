@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from headway.engine.blocks import BlockLedger
 from headway.engine.detours import Detours
@@ -45,16 +46,18 @@ class GivingWay:
         blocks: int,
         *,
         sequences: int = 0,
+        kept: AbstractSet[int] = frozenset(),
         above_priority: int = -1,
         step_seconds: float = 0.0,
     ) -> tuple[Preemption, ...]:
-        """Who of the candidates gives way for so many blocks and places; empty: nobody."""
+        """Who of the candidates gives way for so many blocks, none of ``kept``, and places; or nobody."""
         return self._preemptor.choose(
             candidates,
             blocks,
             self.costs.now,
             free_slots=self._host.free_slots,
             needed_sequences=sequences,
+            kept=kept,
             above_priority=above_priority,
             step_seconds=step_seconds,
         )

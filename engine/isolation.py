@@ -37,10 +37,12 @@ def execute_isolated(
     failures: dict[RequestKey, str] = {}
     tried = blamed = 0
     elapsed_seconds = 0.0
+    # What was executed last knows how far the swaps of earlier plans are: with nothing executed, nobody does.
+    copied_step: int | None = 0
     running = {chunk.key for chunk in plan.chunks}
     if plan.has_copies:
         # Once more and before any chunk: the failed step may have come to none of them, or to all.
-        execute(replace(plan, chunks=(), admitted=(), released=()))
+        copied_step = execute(replace(plan, chunks=(), admitted=(), released=())).copied_step
     forgotten = tuple(key for key in plan.released if key not in running)
     for chunk in plan.chunks:
         admitted = announce(chunk.key)
@@ -59,7 +61,8 @@ def execute_isolated(
         else:
             sampled.extend(result.sampled)
             elapsed_seconds += result.elapsed_seconds
+            copied_step = result.copied_step
     # Where all requests of the plan have ended meanwhile nothing was tried, and that proves nothing.
     if len(failures) == tried and blamed == 0 and (tried or not plan.chunks):
         raise error
-    return Isolated(StepResult(plan.step, tuple(sampled), elapsed_seconds), failures)
+    return Isolated(StepResult(plan.step, tuple(sampled), elapsed_seconds, copied_step), failures)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from headway.engine.values import Objective
+from headway.engine.values import Objective, RequestSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,12 @@ class StepLimits:
     """By class, best first; classes without one have no due times and decode in every step."""
     is_overcommitted: bool = False
     """Admit by the peak that answers of usual length need, not the longest; preempt when it was wrong."""
+
+    def objective_of(self, spec: RequestSpec) -> Objective | None:
+        """Its own objective, or that of its class."""
+        if spec.objective is not None or not 0 <= spec.priority < len(self.objectives):
+            return spec.objective
+        return self.objectives[spec.priority]
 
     def __post_init__(self) -> None:
         for field in fields(self):

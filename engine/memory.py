@@ -97,14 +97,15 @@ class Memory:
 
     def fresh_blocks(self, request: Request) -> int:
         """Blocks that must be available for it to run, beyond those it finds."""
-        if request.parked is not None:
-            found = self.ledger.survivors(request.parked.incarnations)
-        elif forked := self._forked_tokens(request):
-            return self._wanted_blocks(request) - forked // self.ledger.block_size
-        else:
-            found = self._prefix(request)
+        found = self.found_blocks(request)
         revived = sum(self.ledger.cache.is_evictable(block) for block in found)
         return max(0, self._wanted_blocks(request) - len(found)) + revived
+
+    def found_blocks(self, request: Request) -> tuple[int, ...]:
+        """Blocks that hold its first tokens already: cached, or in the tables of others."""
+        if request.parked is not None:
+            return self.ledger.survivors(request.parked.incarnations)
+        return self.forks.blocks(request) if self._forked_tokens(request) else self._prefix(request)
 
     def has_room(self, request: Request, running: list[Request]) -> bool:
         """Whether it may start now, beside ``running``, and probably stay."""
@@ -139,10 +140,12 @@ class Memory:
         """Whether somebody waits for blocks that were freed for it."""
         return self._claimant is not None
 
-    def expire_claim(self) -> None:
-        """Whoever has a claim has had its chance, unless blocks are still being copied."""
-        if not self.ledger.swapping_blocks:
+    def expire_claim(self) -> bool:
+        """Whoever has a claim has had its chance, unless blocks are still being copied; whether one ended."""
+        had = self._claimant is not None and not self.ledger.swapping_blocks
+        if had:
             self._claimant = None
+        return had
 
     def is_settled(self, request: Request) -> bool:
         """Whether nothing is under way that it would have to wait for before it starts."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
+from functools import partial
 
 from headway.engine.admission import Admission
 from headway.engine.budget import StepBudget
@@ -34,8 +36,11 @@ class Planner:
         self._step = 0
         self._now = 0.0
         self._step_seconds = 0.0
-        self._preempted_step = 0
+        self._has_preempted = False
         self._is_ahead = False
+        self.has_moved = False
+        """Whether the last step started somebody, let somebody give way, or ended a claim: if it computes
+        nothing all the same, the next may."""
 
     def fill(
         self, step: int, now: float, step_seconds: float, *, ending: AbstractSet[Request] | None = None
@@ -46,7 +51,7 @@ class Planner:
         which is under way. Raises ResultNeededError then where somebody might have to give way.
         """
         self._step, self._now, self._step_seconds = step, now, step_seconds
-        self._is_ahead = ending is not None
+        self._is_ahead, self._has_preempted, self.has_moved = ending is not None, False, False
         active, waiting = self._seat(ending or set())
         decodes: list[Request] = []
         prefills: list[Request] = []
@@ -59,8 +64,8 @@ class Planner:
         budget.take_decodes(urgent)
         self._memory.expect(prefills, is_ahead=self._is_ahead)
         # Who started beyond the places of this step has its first turn in the next.
-        prefills += self._admit(active, prefills, budget)[: self.limits.max_sequences - len(active)]
-        self._memory.expire_claim()
+        prefills += self._admit(active, decodes, prefills, budget)[: self.limits.max_sequences - len(active)]
+        self.has_moved |= self._memory.expire_claim()
         present = [r for r in prefills if r.table is not None and not self._memory.is_arriving(r)]
         granted = budget.grant_prefills(self._policy, present)
         taken = budget.take_patient([r for r in patient if r.table is not None], is_crowded=bool(granted))
@@ -100,8 +105,10 @@ class Planner:
             self.limits.max_sequences, active, key=lambda request: (request.scheduled_step, request.serial)
         )
 
-    def _admit(self, active: list[Request], prefills: list[Request], budget: StepBudget) -> list[Request]:
-        if self._preempted_step == self._step or not self._policy.waiting:
+    def _admit(
+        self, active: list[Request], decodes: list[Request], prefills: list[Request], budget: StepBudget
+    ) -> list[Request]:
+        if self._has_preempted or not self._policy.waiting:
             return []
         admission = Admission(
             policy=self._policy,
@@ -113,7 +120,7 @@ class Planner:
             budget=budget.prefill_tokens(),
             start=self._start,
             give_way=self._give_way,
-            defers=self._defers,
+            postpone=partial(self._postpone, computing=decodes),
             candidate=self._candidate,
         )
         return admission.run(self._now)
@@ -130,15 +137,16 @@ class Planner:
             return set()
         growing = [r for r in active if r.pending_tokens == 1 and self._memory.lacking(r)]
         growing.sort(key=lambda request: (request.spec.priority, request.serial))
-        while (short := len(growing) - self._memory.spare_blocks()) > 0:
+        while (short := len(growing) - (spare := max(0, self._memory.spare_blocks()))) > 0:
             others = [r for r in self._roster.running.values() if r is not growing[0]]
+            lucky = set(active).difference(growing[spare:])
             is_waiting = self._memory.coming_blocks or self._memory.is_claimed
             victims = () if is_waiting else self._choose(others, short)
             if not victims and not is_waiting and short >= len(growing):
                 # Nobody can free enough for all. Then for the first: who gives way needs no block any more.
                 short -= len(growing) - 1
                 victims = self._choose(others, short)
-            if not victims or self._defers(growing[0], victims, short):
+            if not victims or self._postpone(growing[spare], victims, short, computing=lucky):
                 break
             for victim in victims:
                 self._give_way(victim)
@@ -162,17 +170,24 @@ class Planner:
                 return victims
         return ()
 
-    def _defers(
-        self, request: Request, victims: tuple[Preemption, ...], blocks: int, sequences: int = 0
+    def _postpone(
+        self,
+        request: Request,
+        victims: tuple[Preemption, ...],
+        blocks: int,
+        sequences: int = 0,
+        *,
+        computing: Iterable[Request],
     ) -> bool:
-        """Whether it waits a step, since room comes by itself sooner than the victims would be back.
+        """Let it wait a step where room comes by itself sooner than victims would be back; whether it does.
 
+        It comes from those who compute in this step: who lacks a block himself does not get on.
         ``MOST_DEFERRED_STEPS`` times in a row at most, and only where costs are more than a guess.
         """
         if request.deferred_steps >= MOST_DEFERRED_STEPS or not self._cost.is_trusted:
             return False
         seconds = release_seconds(
-            list(self._roster.running.values()),
+            computing,
             blocks=blocks,
             sequences=sequences,
             ledger=self._memory.ledger,
@@ -199,7 +214,7 @@ class Planner:
         self._roster.record(request, happening, self._now, self._step, str(request.computed_tokens))
         self._memory.giving_way.give_way(preemption, self._step)
         self._roster.stop(request)
-        self._preempted_step = self._step
+        self._has_preempted = self.has_moved = True
 
     def _start(self, request: Request) -> None:
         if self._is_ahead and self._memory.forks.tokens(request):
@@ -209,6 +224,7 @@ class Planner:
         self._roster.record(request, happening, self._now, self._step)
         self._memory.open(request, self._step)
         request.deferred_steps = 0
+        self.has_moved = True
         paid = max(request.charged_tokens, request.computed_tokens)
         cost = self._cost.price(paid, request.known_tokens - paid) if paid < request.known_tokens else 0.0
         self._roster.start(request, self._now, cost)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
@@ -145,12 +146,14 @@ class Preemptor:
         *,
         free_slots: int = 0,
         needed_sequences: int = 0,
+        kept: AbstractSet[int] = frozenset(),
         above_priority: int = -1,
         step_seconds: float = 0.0,
     ) -> tuple[Preemption, ...]:
         """The requests that give way so that ``needed_blocks`` and ``needed_sequences`` more come free.
 
-        Empty: nobody can. ``free_slots``: room on the host for swaps.
+        Empty: nobody can. ``free_slots``: room on the host for swaps. ``kept``: blocks that the beneficiary
+        shares with them: it has them already, so nobody makes room for it by letting go of them.
         ``above_priority``: only requests of a class strictly below (a larger number) give way, so equals
         never displace each other. ``step_seconds``: nobody gives way whose next token is due within one
         step.
@@ -162,14 +165,27 @@ class Preemptor:
             and candidate.slack_seconds > step_seconds
             and self._may_go(candidate.request)
         ]
+
+        def is_enough(chosen: list[Candidate]) -> bool:
+            tables = [_table(candidate.request) for candidate in chosen]
+            return (
+                len(chosen) >= needed_sequences
+                and self._ledger.reclaimable_blocks(tables, kept) >= needed_blocks
+            )
+
         chosen: list[Candidate] = []
         for candidate in self._in_order(willing, costs, free_slots):
-            if self._is_enough(chosen, needed_blocks, needed_sequences):
+            if is_enough(chosen):
                 break
             chosen.append(candidate)
-        if not self._is_enough(chosen, needed_blocks, needed_sequences):
+        if not is_enough(chosen):
             return ()
-        return self._with_modes(self._needed(chosen, needed_blocks, needed_sequences), costs, free_slots)
+        # Without those that the set does not need: whose blocks others share, or that are too small.
+        for candidate in list(chosen):
+            without = [other for other in chosen if other is not candidate]
+            if is_enough(without):
+                chosen = without
+        return self._with_modes(chosen, costs, free_slots)
 
     def offer(self, candidate: Candidate, costs: PreemptionCosts, free_slots: int) -> Preemption:
         """The cheaper way for one request to give way, and what it brings."""
@@ -215,19 +231,6 @@ class Preemptor:
     def _price(self, candidate: Candidate, costs: PreemptionCosts, free_slots: int) -> float:
         offer = self.offer(candidate, costs, free_slots)
         return offer.seconds / offer.freed_blocks if offer.freed_blocks else math.inf
-
-    def _is_enough(self, chosen: list[Candidate], blocks: int, sequences: int) -> bool:
-        tables = [_table(candidate.request) for candidate in chosen]
-        return len(chosen) >= sequences and self._ledger.reclaimable_blocks(tables) >= blocks
-
-    def _needed(self, chosen: list[Candidate], blocks: int, sequences: int) -> list[Candidate]:
-        """The set without those that it does not need: whose blocks others share, or that are too small."""
-        needed = list(chosen)
-        for candidate in chosen:
-            without = [other for other in needed if other is not candidate]
-            if self._is_enough(without, blocks, sequences):
-                needed = without
-        return needed
 
     def _with_modes(
         self, chosen: list[Candidate], costs: PreemptionCosts, free_slots: int

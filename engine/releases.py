@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from headway.engine.blocks import BlockLedger
@@ -15,7 +15,7 @@ MOST_DEFERRED_STEPS: Final = 8
 
 
 def release_seconds(
-    running: Sequence[Request],
+    computing: Iterable[Request],
     *,
     blocks: int,
     sequences: int,
@@ -25,8 +25,8 @@ def release_seconds(
 ) -> float:
     """Predicted time until enough of them have ended for so many blocks and places; infinite: not for sure.
 
-    An answer gets as long as its tenant's usually do, one token per step. Who is held or is in its prefill is
-    not counted on.
+    ``computing``: who gets on in this step. An answer gets as long as its tenant's usually do, one token per
+    step. Who is held or is in its prefill is not counted on.
     """
     ends = sorted(
         (
@@ -34,7 +34,7 @@ def release_seconds(
             r.serial,
             r,
         )
-        for r in running
+        for r in computing
         if r.table is not None and r.pending_tokens == 1 and not r.is_held
     )
     freed = 0

@@ -92,6 +92,11 @@ class Request:
         """Prompt and the longest answer allowed: what its reservation covers."""
         return len(self.spec.prompt_token_ids) + self.spec.max_tokens
 
+    def aim(self, objective: Objective | None) -> None:
+        """Its tokens are due by this from now on; None: whenever."""
+        self.objective = objective
+        self.due_seconds = None if objective is None else self.spec.arrival_seconds + objective.ttft_seconds
+
     def pace(self, now: float) -> None:
         """A token came: the next is due one interval after it was due, or after now if it was late.
 

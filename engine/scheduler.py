@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from headway.engine.blocks import BlockLedger
@@ -23,7 +24,6 @@ from headway.engine.values import (
     Emission,
     EngineLoad,
     FinishReason,
-    Objective,
     RequestKey,
     RequestSpec,
     StepPlan,
@@ -80,9 +80,7 @@ class Scheduler:
         if now is not None and ended is None:
             refuse_unreachable(request, now, self._forecast, has_seat=self._has_seat())
             spec = request.spec
-        request.objective = self._objective(spec)
-        if request.objective is not None:
-            request.due_seconds = spec.arrival_seconds + request.objective.ttft_seconds
+        request.aim(self._limits.objective_of(spec))
         self._roster.enter(request, self._steps.now if now is None else now, self._steps.planned)
         if ended is not None:
             self._roster.end(request, ended, self._steps.now, self._steps.planned)
@@ -114,21 +112,29 @@ class Scheduler:
     # -- What may change while requests run ------------------------------------------------------------------
 
     def set_limits(self, limits: StepLimits) -> None:
-        """Other caps from the next step on; what runs beyond them goes on, in turns."""
+        """Other caps from the next step on; what runs beyond them goes on, in turns.
+
+        ``objectives`` are for who comes, or changes its class, from now on; ``is_overcommitted`` stays as it
+        was at the start.
+        """
         self._limits = self._planner.limits = limits
+        self._forecast.max_step_tokens = limits.max_step_tokens
 
     def set_weight(self, tenant: str, weight: float) -> None:
-        """A tenant's share from now on, of service and of the cache; raises ValueError unless above 0."""
-        if not weight > 0.0:
-            raise ValueError(f"the weight of tenant {tenant!r} is {weight}: give more than 0")
+        """A tenant's share from now on, of service and of the cache; ValueError unless above 0 and finite."""
+        if not 0.0 < weight < math.inf:
+            raise ValueError(f"the weight of tenant {tenant!r} is {weight}: give a number above 0")
         self._policy.set_weight(tenant, weight)
         self._memory.ledger.cache.set_weight(tenant, weight)
 
     def set_priority(self, request_id: str, priority: int) -> None:
-        """Move a live request to another class, with what it has computed. Unknown ids leave no state."""
+        """Move a live request to another class, with what it has computed. Unknown ids leave no state.
+
+        Its tokens are due by the new class's objective, unless it brought one of its own.
+        """
         request = self._roster.named(request_id)
         if request is not None and request.spec.priority != priority:
-            self._roster.move(request, replace(request.spec, priority=priority))
+            self._steps.move(request, replace(request.spec, priority=priority))
 
     # -- One step --------------------------------------------------------------------------------------------
 
@@ -173,8 +179,11 @@ class Scheduler:
     @property
     def next_deadline(self) -> float | None:
         """When a step is due even if nothing is runnable: a deadline, or a batch that waited enough."""
-        dues = (self._roster.next_deadline, self._policy.next_due)
-        return min((due for due in dues if due is not None), default=None)
+        batch = self._policy.next_due
+        if batch is not None and batch <= self._steps.now:
+            # It may start, and could not: it waits for room, which no clock brings.
+            batch = None
+        return min((due for due in (self._roster.next_deadline, batch) if due is not None), default=None)
 
     @property
     def load(self) -> EngineLoad:
@@ -215,11 +224,6 @@ class Scheduler:
                 "name a request with the same ones, or none"
             )
         return parent
-
-    def _objective(self, spec: RequestSpec) -> Objective | None:
-        if spec.objective is not None or not 0 <= spec.priority < len(self._limits.objectives):
-            return spec.objective
-        return self._limits.objectives[spec.priority]
 
     def _end_of_resumed(self, spec: RequestSpec) -> FinishReason | None:
         generated = spec.generated_token_ids

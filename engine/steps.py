@@ -20,6 +20,7 @@ from headway.engine.values import (
     Emission,
     FinishReason,
     RequestKey,
+    RequestSpec,
     Sampled,
     StepPlan,
     StepResult,
@@ -56,8 +57,7 @@ class Steps:
         to ``apply``: it is not executed, and what the runner has to forget waits for one that is.
         """
         self._end_overdue(now)
-        self.planned += 1
-        scheduled = self._planner.fill(self.planned, now, self._flights.last_seconds)
+        scheduled = self._schedule(now)
         # With nothing else to do, a step that only waits passes the fences of copies and of lost plans.
         is_stuck = not scheduled and self._flights.are_open
         is_waited_for = self._memory.is_swapping or is_stuck
@@ -97,6 +97,11 @@ class Steps:
                 return self._memory.with_copies(plan, after.step)
         return None
 
+    def move(self, request: Request, spec: RequestSpec) -> None:
+        """Give a live request another class or deadline, and what its class aims at."""
+        self._roster.move(request, spec)
+        request.aim(self._planner.limits.objective_of(spec))
+
     def drop(self, plan: StepPlan) -> None:
         """A plan ahead will never be executed: the one before it failed."""
         self._flights.drop(plan.step)
@@ -131,10 +136,22 @@ class Steps:
         self._roster.farewells.clear()
         return tuple(emissions)
 
+    def _schedule(self, now: float) -> list[tuple[Request, int]]:
+        """Who computes what in the next step.
+
+        One that computes nothing but let somebody start or give way is followed by another at once: that one
+        may find room, and no call would ask for it.
+        """
+        while True:
+            self.planned += 1
+            scheduled = self._planner.fill(self.planned, now, self._flights.last_seconds)
+            if scheduled or not self._planner.has_moved or self._memory.is_swapping:
+                return scheduled
+
     def _end_overdue(self, now: float) -> None:
         for request in self._roster.overdue(now):
             if request.spec.is_demotable:
-                self._roster.move(request, demoted(request.spec))
+                self.move(request, demoted(request.spec))
             else:
                 self._roster.end(request, FinishReason.DEADLINE, now, self.planned)
         self.now = now

@@ -54,7 +54,7 @@ class ModelWeights:
 
 
 Mixing: TypeAlias = Callable[[DecoderLayer, Tensor, tuple[Tensor, Tensor]], Tensor]
-"""From a layer, its projected heads and its pools to what attention gives: [tokens, query_heads, head_dim]."""
+"""From a layer, its projected heads and its pools to attention's result: [tokens, query_heads, head_dim]."""
 
 
 class TorchModel:

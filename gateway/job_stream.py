@@ -19,17 +19,20 @@ from headway.queueing.events import Cursor, JobState, StreamEvent
 async def open_job_stream(gateway: Gateway, job_id: str, headers: Headers, query: QueryParams) -> Response:
     """The stream, or 204 for a reader that has everything: it tells a browser to stop reconnecting.
 
-    Raises InvalidCursorError, UnknownJobError, and ApiError 400 for a cursor beyond what was published.
+    Raises InvalidCursorError, UnknownJobError, and ApiError 400 for a cursor beyond what an ended job
+    published.
     """
     after = resume_cursor(headers, query)
     status = await gateway.queue.status(job_id)
-    if after.tokens > status.committed_tokens:
+    has_ended = status.state is JobState.FINISHED
+    # Before that, an honest reader may be ahead: tokens that a failover lost after they were read come again.
+    if has_ended and after.tokens > status.committed_tokens:
         raise invalid_request(
-            f"cursor {after} lies beyond the {status.committed_tokens} tokens of this job so far",
+            f"cursor {after} lies beyond the {status.committed_tokens} tokens of this job",
             param="Last-Event-ID",
             code="invalid_cursor",
         )
-    if status.state is JobState.FINISHED and not await gateway.queue.read(job_id, after, wait_seconds=0):
+    if has_ended and not await gateway.queue.read(job_id, after, wait_seconds=0):
         return Response(status_code=204)
     return JobStream(gateway, job_id, after)
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headway.gateway.errors import ApiError, unavailable
-from headway.queueing.protocol import Queue, WorkerCard
+from headway.queueing.protocol import Queue
+from headway.queueing.worker_card import WorkerCard
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,8 @@ def _prepare_write(device: torch.device, chip: Chip, *, heads: Heads, tokens: in
         positions=every,
     )
     blocks, slots = -(-tokens // heads.block_size), every.flip(0)
-    norms = HeadNorms(*(noise((width,), heads.dtype, device, seed) for seed in (2, 3)), eps=1e-6)
+    query_norm, key_norm = (noise((width,), heads.dtype, device, seed) for seed in (2, 3))
+    norms = HeadNorms(query_norm, key_norm, eps=1e-6)
     query = qkv.new_empty((tokens, heads.query_heads, width))
     pool = (blocks, heads.kv_heads, heads.block_size, width)
     cache_type = quantized_type(chip) if quantized else heads.dtype

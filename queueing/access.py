@@ -21,10 +21,10 @@ from headway.queueing.routing import slot_of
 from headway.queueing.server import Reply, Server
 
 _PRODUCER_COMMANDS: Final = (
-    "del exists get hget hgetall hincrby hmget hset llen lrem pexpire pexpireat pttl publish rpush set "
+    "del get hget hgetall hincrby hmget hset llen lrem pexpire pexpireat pttl publish rpush set "
     "strlen time type xadd xlen xrange xrevrange zadd zcard zrange zrangebyscore zrem zscore"
 )
-_GATEWAY_COMMANDS: Final = f"{_PRODUCER_COMMANDS} hdel lpos scan smembers xdel zcount"
+_GATEWAY_COMMANDS: Final = f"{_PRODUCER_COMMANDS} hdel hkeys hlen lpos scan smembers xdel zcount"
 _WORKER_COMMANDS: Final = f"{_GATEWAY_COMMANDS} lindex lpop sadd xgroup xread zpopmin zremrangebyscore"
 _ADMIN_COMMANDS: Final = f"{_WORKER_COMMANDS} lrange"
 
@@ -97,7 +97,7 @@ ADMIN: Final = Role(
     "admin",
     _functions(_GATEWAY_FUNCTIONS, _WORKER_FUNCTIONS, _ADMIN_FUNCTIONS),
     tuple(_ADMIN_COMMANDS.split()),
-    (*_ALWAYS.split(), *_SELF_CHECK.split(), "config|get"),
+    (*_ALWAYS.split(), *_SELF_CHECK.split(), "config|get", "cluster|nodes"),
 )
 """Whoever runs ``headway doctor``, ``tenants``, ``keys``, ``jobs`` and ``dlq``."""
 ROLES: Final = {role.name: role for role in (PRODUCER, GATEWAY, WORKER, ADMIN)}

@@ -16,6 +16,7 @@ from hashlib import sha256
 from random import Random, SystemRandom
 
 from headway.queueing.errors import (
+    NotNowError,
     QueueingError,
     QueueUnavailableError,
     QuotaExceededError,
@@ -103,6 +104,9 @@ class Admission:
     ) -> Submitted:
         try:
             submitted = await self._queue.submit(job, key=job_id.key, reserved=reservation.nonce, asked=asked)
+        except NotNowError:
+            await self._give_back_refused(str(job_id), reservation)
+            raise
         except QueueUnavailableError:
             raise  # it may have been accepted all the same: whoever keeps reservations finds out
         except QueueingError:
@@ -111,6 +115,12 @@ class Admission:
         if not submitted.created and not await self._is_under(submitted.job_id, reservation):
             await self._give_back(reservation)
         return replace(submitted, standing=reservation.standing)
+
+    async def _give_back_refused(self, job_id: str, reservation: Reservation) -> None:
+        """What is held for a job that was refused; an earlier try whose answer was lost may have got in."""
+        with suppress(QueueUnavailableError):
+            if reservation.is_new and not await self._is_under(job_id, reservation):
+                await self._give_back(reservation)
 
     async def _is_under(self, job_id: str, reservation: Reservation) -> bool:
         """Whether the job was accepted under this reservation, by this call or an earlier one."""

@@ -41,7 +41,8 @@ class EndedJob:
 class Settlement:
     """The end of a job that was submitted under a reservation: what the quotas owe back or are owed.
 
-    It stays until ``settled`` names its ``entry_id``; a job has exactly one.
+    It stays until ``settled`` names its ``entry_id``; a job has exactly one. Without a ``job_id`` it is
+    somebody else's entry, which only has to go.
     """
 
     entry_id: str

@@ -95,10 +95,13 @@ class Client:
         return (await self._patiently(partial(self.queue.status, job_id))).state is JobState.FINISHED
 
     async def result(self, job_id: str, *, timeout_seconds: float | None = None) -> JobResult:
-        """The final answer, waiting for it. Raises UnknownJobError, TimeoutError, QueueUnavailableError."""
+        """The final answer, waiting for it, over a server that is away as in ``stream``.
+
+        Raises UnknownJobError, TimeoutError, QueueUnavailableError.
+        """
         async with asyncio.timeout(timeout_seconds):
-            while (result := await self.queue.result(job_id)) is None:
-                status = await self.queue.status(job_id)
+            while (result := await self._patiently(partial(self.queue.result, job_id))) is None:
+                status = await self._patiently(partial(self.queue.status, job_id))
                 async for _ in self.stream(job_id, Cursor(status.committed_tokens, 0)):
                     pass
         return result

@@ -34,8 +34,12 @@ from headway.queueing.events import (
 from headway.queueing.ids import model_of
 from headway.queueing.intake import read_metadata
 from headway.queueing.messages import Priority
-from headway.queueing.protocol import WorkerCard
+from headway.queueing.server_errors import WrongTypeError
+from headway.queueing.worker_card import WorkerCard
 
+_STATES = frozenset(state.encode() for state in JobState)
+_BANDS = frozenset(map(str, Priority))
+_REASONS = frozenset(map(str, EndReason))
 _LOG_LINE = re.compile(r"([0-9]{1,15}) ([0-9]{1,15}) ([a-z]+) ([0-9]{1,15}) (.*)")
 
 
@@ -66,15 +70,16 @@ def pairs(flat: list[bytes]) -> dict[str, bytes]:
 def _decode_event(entry_id: bytes, entry: dict[str, bytes]) -> StreamEvent | None:
     try:
         cursor = Cursor.parse(entry_id.decode())
-        if entry["e"].startswith(b"{"):
-            return _decode_end(cursor, orjson.loads(entry["e"]))
+        ending = entry.get("e", b"")
+        if ending.startswith(b"{"):
+            return _decode_end(cursor, orjson.loads(ending))
         return TokenEvent(
             cursor=cursor,
-            choice=int(entry["i"]),
+            choice=int(entry.get("i", 0)),
             text=entry["t"].decode(errors="replace"),
             token_ids=tuple(map(int, entry["k"].split(b","))) if entry["k"] else (),
             logprobs=_logprobs(orjson.loads(entry["l"])) if "l" in entry else (),
-            finish_reason=EndReason(entry["e"].decode()) if entry["e"] else None,
+            finish_reason=EndReason(ending.decode()) if ending else None,
         )
     except (KeyError, ValueError, TypeError, InvalidCursorError):
         return None  # somebody else's entry must not stop a reader or the next claim
@@ -129,9 +134,15 @@ def encode_result(result: JobResult) -> str:
     )
 
 
-def decode_result(job_id: str, text: bytes) -> JobResult:
-    """An answer as kept under ``r:``."""
-    kept = orjson.loads(text)
+def decode_result(job_id: str, text: bytes) -> JobResult | None:
+    """An answer as kept under ``r:``; None for what is none."""
+    try:
+        return _decode_result(job_id, orjson.loads(text))
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+        return None
+
+
+def _decode_result(job_id: str, kept: dict[str, Any]) -> JobResult:
     return JobResult(
         job_id=job_id,
         reason=EndReason(kept["reason"]),
@@ -187,14 +198,16 @@ def _probability(value: float | None) -> float:
 
 
 def decode_status(job_id: str, record_reply: Any, entries: Any) -> JobStatus | None:
-    """A job's record and the newest entries of its token stream; None for no record.
+    """A job's record and the newest entries of its token stream; None for no record, or something else there.
 
     Fields that are missing or unreadable count as not set.
     """
+    if isinstance(record_reply, WrongTypeError):
+        return None
     if isinstance(record_reply, Exception):
         raise record_reply
     record = pairs(record_reply)
-    if not record.get("state"):
+    if record.get("state") not in _STATES:
         return None
     lane = job_id.rpartition(":")[0]
 
@@ -204,12 +217,11 @@ def decode_status(job_id: str, record_reply: Any, entries: Any) -> JobStatus | N
     def number(name: str) -> int:
         return int(text(name)) if text(name).isdecimal() else 0
 
-    error = record.get("error")
     return JobStatus(
         job_id=job_id,
         model=model_of(lane),
         tenant=text("tenant"),
-        priority=Priority(text("band") or "standard"),
+        priority=Priority(text("band")) if text("band") in _BANDS else Priority.STANDARD,
         state=JobState(text("state")),
         committed_tokens=number("n") or _committed(entries),
         attempts=number("attempts"),
@@ -219,8 +231,8 @@ def decode_status(job_id: str, record_reply: Any, entries: Any) -> JobStatus | N
         finished_ms=number("finished"),
         deadline_ms=number("deadline"),
         cancel_reason=text("cancel") or None,
-        reason=EndReason(text("reason")) if text("reason") else None,
-        error=_error(orjson.loads(error)) if error else None,
+        reason=EndReason(text("reason")) if text("reason") in _REASONS else None,
+        error=_read_error(record.get("error", b"")),
         on_disconnect=text("on_disconnect") or "cancel",
         metadata=_metadata(text("metadata")),
         claimed_ms=number("claimed"),
@@ -229,6 +241,13 @@ def decode_status(job_id: str, record_reply: Any, entries: Any) -> JobStatus | N
         retry_of=f"{lane}:{text('parent')}" if text("parent") else None,
         reserved=text("reserved"),
     )
+
+
+def _read_error(text: bytes) -> JobError | None:
+    try:
+        return _error(orjson.loads(text)) if text else None
+    except (ValueError, TypeError):
+        return None
 
 
 def _committed(entries: Any) -> int:

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Final
 
 LIBRARY: Final = "headway"
-VERSION: Final = 4
+VERSION: Final = 6
 """Grows with every change of the library that an older process would notice. A server's newer copy stays:
 functions keep accepting the arguments of older versions, so a fleet can be upgraded process by process."""
 
 _PARTS: Final = (
     *("common", "books", "submit", "ending", "claim", "publish", "upkeep", "letters", "restore"),
-    *("quota", "tenants", "probe"),
+    *("buckets", "accounts", "reservations", "quota", "tenants", "probe"),
 )
 _VERSION_LINE = re.compile(r"^-- library version ([0-9]+)$", re.MULTILINE)
 

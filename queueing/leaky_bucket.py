@@ -1,4 +1,4 @@
-"""A rate as a GCRA in the form of a leaky bucket (ITU-T I.371), as lua/quota.lua has it, for MemoryQueue.
+"""A rate as a GCRA in the form of a leaky bucket (ITU-T I.371), as lua/buckets.lua has it, for MemoryQueue.
 
 Requests or tokens fill the bucket, ``UNITS`` each; a limit of n a minute drains n units per microsecond. A
 bucket holds one minute's worth: that much may come at once, the rest at the rate. All numbers are whole, so
@@ -16,6 +16,8 @@ from typing import Final
 
 UNITS: Final = 60_000_000
 BURST_MICROSECONDS: Final = 10_000_000
+FULLEST: Final = 2**53 - 1
+"""Whatever a job may owe: the largest level that a server writes whole."""
 
 
 @dataclass(slots=True)
@@ -50,7 +52,7 @@ class LeakyBucket:
         self.drain(now)
         if self.level == 0 and amount > 0:
             self.drained_at, self.held_until = now, now + BURST_MICROSECONDS
-        self.level = max(0, self.level + amount * UNITS)
+        self.level = min(max(0, self.level + amount * UNITS), FULLEST)
 
     def wait_microseconds(self, amount: int, now: int) -> int:
         """How long until ``amount`` more fits, at most a whole bucket; 0: it does now. Drain first."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from headway.queueing.claims import Claim, Emit, Fenced, Finish
 from headway.queueing.events import JobState
 from headway.queueing.ids import lane_of
 from headway.queueing.intake import seed_of
 from headway.queueing.memory_record import Record
 from headway.queueing.memory_side import MemorySide
-from headway.queueing.protocol import Claim, Emit, Fenced, Finish, Wakeup, WorkerCard
+from headway.queueing.protocol import Wakeup
+from headway.queueing.worker_card import WorkerCard
 
 
 class MemoryConsumerSide(MemorySide):

@@ -17,10 +17,11 @@ from headway.queueing.memory_quotas import MemoryQuotas
 from headway.queueing.memory_record import Record
 from headway.queueing.memory_tenants import MemoryTenants
 from headway.queueing.messages import Job, encode_job
-from headway.queueing.protocol import Cancelled, Reaped, Submitted, WorkerCard
+from headway.queueing.protocol import Cancelled, Reaped, Submitted
 from headway.queueing.results import events_of
 from headway.queueing.settings import DEFAULTS, READ_LIMIT, QueueSettings
 from headway.queueing.tenant_store import QuotaStore, TenantStore
+from headway.queueing.worker_card import WorkerCard
 
 
 class MemoryQueue(MemoryConsumerSide, MemoryListingSide):

@@ -1,4 +1,4 @@
-"""Quotas within one process: what lua/quota.lua does on a server, step by step."""
+"""Quotas within one process: what lua/reservations.lua and quota.lua do on a server, step by step."""
 
 from __future__ import annotations
 
@@ -194,10 +194,10 @@ class MemoryQuotas:
         gone = sorted((each for each in held if each.is_gone), key=lambda each: each.gone_at, reverse=True)
         return _named(gone[skip : skip + limit])
 
-    async def waiting(self, tenant: str, limit: int) -> tuple[Held, ...]:
+    async def waiting(self, tenant: str, limit: int, skip: int = 0) -> tuple[Held, ...]:
         """See ``QuotaStore.waiting``."""
         account = self._open(tenant, self._now())
-        return _named(account.waiting[:limit])
+        return _named(account.waiting[skip : skip + limit])
 
     async def usage(self, tenant: str, limits: TenantLimits) -> TenantUsage:
         """See ``QuotaStore.usage``."""

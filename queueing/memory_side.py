@@ -9,8 +9,8 @@ from random import Random, SystemRandom
 from headway.queueing.ids import lane_of
 from headway.queueing.memory_lane import Lane
 from headway.queueing.memory_store import MemoryStore
-from headway.queueing.protocol import WorkerCard
 from headway.queueing.settings import DEFAULTS, QueueSettings
+from headway.queueing.worker_card import WorkerCard
 
 
 class MemorySide:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from random import Random
 
 from headway.queueing.bells import Bells
+from headway.queueing.claims import Finish
 from headway.queueing.errors import IdempotencyConflictError, unknown_job
 from headway.queueing.events import Cursor, EndReason, JobError, JobResult, JobState, PastClaim
 from headway.queueing.ids import JobId, lane_of
@@ -14,7 +15,7 @@ from headway.queueing.intake import Intake, read_body
 from headway.queueing.memory_bounds import refuse_if_full
 from headway.queueing.memory_lane import Lane
 from headway.queueing.memory_record import Record
-from headway.queueing.protocol import Finish, Reaped, Submitted
+from headway.queueing.protocol import Reaped, Submitted
 from headway.queueing.results import answer_so_far, end_event
 from headway.queueing.settings import QueueSettings
 

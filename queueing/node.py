@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any, Final, TypeAlias, cast
 
 import redis.asyncio as redis_asyncio
@@ -87,7 +87,7 @@ class Node:
             async with asyncio.timeout(CALL_SECONDS):
                 return cast("Reply", await self._commands.execute_command(*command))
         except (redis_errors.RedisError, OSError) as error:
-            raise self._told(error) from error
+            raise self._told(error, command) from error
 
     async def fcall(self, function: str, tag: str, *arguments: Argument) -> Reply:
         """One function of the library, which is loaded if the server has lost it."""
@@ -119,17 +119,21 @@ class Node:
 
     async def pipeline(self, commands: Iterable[tuple[Argument, ...]]) -> list[Reply]:
         """Several commands in one round trip, not atomic; a command's own error is its reply."""
+        batch = list(commands)
         try:
             async with (
                 asyncio.timeout(CALL_SECONDS),
                 self._commands.pipeline(transaction=False) as pipeline,
             ):
-                for command in commands:
+                for command in batch:
                     await pipeline.execute_command(*command)
                 replies = cast("list[Reply]", await pipeline.execute(raise_on_error=False))
         except (redis_errors.RedisError, OSError) as error:
             raise self._told(error) from error
-        return [translate(reply) if isinstance(reply, Exception) else reply for reply in replies]
+        return [
+            translate(reply, command) if isinstance(reply, Exception) else reply
+            for command, reply in zip(batch, replies, strict=True)
+        ]
 
     async def block(self, *command: Argument) -> Reply:
         """A command that blocks, on a connection of its own; a cancel closes that."""
@@ -155,8 +159,8 @@ class Node:
         finally:
             await subscriber.aclose()
 
-    def _told(self, error: Exception) -> QueueingError:
-        told = translate(error)
+    def _told(self, error: Exception, command: Sequence[Argument] = ()) -> QueueingError:
+        told = translate(error, command)
         if self._speaks_tls and isinstance(error, TimeoutError) and isinstance(told, QueueUnavailableError):
             # Redis takes the handshake for the start of a command, and waits for the rest.
             return QueueUnavailableError(f"{told}; does this port speak TLS?")

@@ -12,10 +12,12 @@ from enum import StrEnum
 from typing import Protocol
 
 from headway.queueing.backlog import EndedJob, Settlement, TenantBacklog
-from headway.queueing.events import Cursor, EndEvent, JobResult, JobStatus, StreamEvent, TokenEvent
+from headway.queueing.claims import Claim, Emit, Fenced, Finish
+from headway.queueing.events import Cursor, JobResult, JobStatus, StreamEvent
 from headway.queueing.messages import Job, Priority
 from headway.queueing.quota_values import QuotaStanding
 from headway.queueing.tenant_store import QuotaStore, TenantStore
+from headway.queueing.worker_card import WorkerCard
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,76 +28,6 @@ class Submitted:
     created: bool
     standing: QuotaStanding | None = field(default=None, compare=False)
     """The tenant's rates after this job, where it has limits; only ``Admission.submit`` asks for them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A worker's right to run a job until its lease ends. ``token`` fences every write made under it."""
-
-    job_id: str
-    token: str
-    epoch: int
-    attempts: int
-    body: bytes
-    """The job as posted: not yet validated, since raw producers write it too."""
-    committed: tuple[TokenEvent, ...]
-    """What earlier owners published; the answer continues after the last of these tokens."""
-    seed: int
-    """Seed of the job's draws: the producer's, or one drawn when the job was accepted."""
-    created_ms: int
-    deadline_ms: int
-    now_ms: int
-    """The server's clock at the claim, so that a worker needs no synchronised clock of its own."""
-    cancel_reason: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Emit:
-    """New entries of one job under one claim. Cursors grow; a repeat of a committed one is ignored."""
-
-    job_id: str
-    token: str
-    entries: tuple[TokenEvent, ...]
-    entries_before: int = 0
-    """How many token entries the worker knows to be in the stream. Where the queue has fewer (a failover lost
-    what it had acknowledged), the job is lost to its worker: the next one continues from what is there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """The terminal event and the answer to keep. ``entries`` not yet emitted go in first, atomically."""
-
-    job_id: str
-    token: str
-    end: EndEvent
-    result: JobResult
-    entries: tuple[TokenEvent, ...] = ()
-    dead_letter: str | None = None
-    """A reason to also record the job in the dead-letter stream."""
-    served_tokens: float | None = None
-    """What this claim's service was worth in tokens, as the engine prices it, without what was computed again
-    because another worker was lost. None: the usage's tokens, less those that came from the prefix cache."""
-    entries_before: int = 0
-    """As in ``Emit``."""
-
-    @property
-    def service(self) -> float:
-        """Tokens to charge the tenant for."""
-        if self.served_tokens is not None:
-            return max(0.0, self.served_tokens)
-        usage = self.end.usage
-        return max(0, usage.prompt_tokens + usage.completion_tokens - usage.cached_tokens)
-
-
-class Fenced(StrEnum):
-    """What became of a fenced call."""
-
-    OK = "ok"
-    CANCELLED = "cancelled"
-    """Renewed, and the job's owner wants it stopped: finish it with reason ``cancelled``. An emit does not
-    tell, since it must be cheap: a worker learns of cancels from ``wait`` and ``renew``."""
-    LOST = "lost"
-    """Not written: the claim is no longer ours. Drop the job without a word; its new owner speaks for it."""
 
 
 class Cancelled(StrEnum):
@@ -115,30 +47,6 @@ class Wakeup:
 
     may_have_work: bool
     cancelled: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerCard:
-    """What a worker tells the fleet about itself with each heartbeat."""
-
-    worker_id: str
-    model: str
-    state: str
-    """starting | ready | draining."""
-    pid: int
-    host: str
-    version: str
-    max_model_len: int
-    max_running: int
-    running: int
-    waiting: int
-    kv_used_fraction: float
-    step_age_seconds: float
-    """Seconds since the engine last completed a step while it had work; 0 when idle."""
-    tokens_per_second: float
-    created_unix: int
-    heartbeat_age_seconds: float = field(default=0.0, compare=False)
-    """Since its last heartbeat, by the server's clock; ``Queue.workers`` fills it in."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from headway.queueing.ids import JobId
 from headway.queueing.keys import HINT_PATTERN, JobKeys
 from headway.queueing.results import events_of
 from headway.queueing.server import Argument, Reply, Server
+from headway.queueing.server_errors import WrongTypeError
 from headway.queueing.settings import READ_LIMIT, QueueSettings
 
 _FETCHES_PER_PIPELINE: Final = 128
@@ -120,7 +121,10 @@ class StreamReader:
             self._bells.leave(standing.job_id, standing.hint)
 
     async def _has_ended(self, job: JobId) -> bool:
-        state = await self._server.call("HGET", JobKeys(job).record, "state")
+        try:
+            state = await self._server.call("HGET", JobKeys(job).record, "state")
+        except WrongTypeError:
+            state = None  # somebody wrote over the record
         if state is None:
             raise UnknownJobError(f"no job {job}, or its retention time has passed")
         return state == b"finished"
@@ -133,10 +137,11 @@ class StreamReader:
         last, kept = await self._server.pipeline(
             [("XREVRANGE", keys.stream, "+", "-", "COUNT", 1), ("GET", keys.result)]
         )
-        if last:
+        if isinstance(last, list) and last:
             return _ends_before(decode_events(last), after)
-        if after == START and isinstance(kept, bytes):
-            return events_of(decode_result(str(job), kept))
+        result = decode_result(str(job), kept) if isinstance(kept, bytes) else None
+        if after == START and result is not None:
+            return events_of(result)
         raise UnknownJobError(
             f"the token stream of {job} is no longer kept: fetch its result, or read from 0"
         )
@@ -169,7 +174,9 @@ class StreamReader:
         for (_, waiting), reply in zip(batch, replies, strict=True):
             if waiting.done():
                 continue  # its reader went away
-            if isinstance(reply, Exception):
+            if isinstance(reply, WrongTypeError):
+                waiting.set_result([])  # no stream: the job's end, or its next owner, puts one there
+            elif isinstance(reply, Exception):
                 waiting.set_exception(reply)
             else:
                 waiting.set_result(reply)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
+from headway.queueing.claims import Claim, Emit, Fenced, Finish
 from headway.queueing.codec import (
     decode_events,
     encode_card,
@@ -18,9 +19,10 @@ from headway.queueing.events import TokenEvent
 from headway.queueing.ids import JobId, lane_of
 from headway.queueing.intake import seed_of
 from headway.queueing.keys import FLEET, WORKERS, LaneKeys, card_key
-from headway.queueing.protocol import Claim, Emit, Fenced, Finish, Wakeup, WorkerCard
+from headway.queueing.protocol import Wakeup
 from headway.queueing.redis_side import RedisSide, fenced, milliseconds
 from headway.queueing.server import Argument
+from headway.queueing.worker_card import WorkerCard
 
 
 class ConsumerSide(RedisSide):

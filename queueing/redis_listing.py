@@ -14,7 +14,8 @@ from headway.queueing.keys import JobKeys, LaneKeys
 from headway.queueing.messages import Priority
 from headway.queueing.protocol import DeadLetter, LaneDepth
 from headway.queueing.redis_side import RedisSide
-from headway.queueing.server import Argument, RefusedError, Reply
+from headway.queueing.server import Argument, Reply
+from headway.queueing.tenants import check_tenant
 
 _COMMANDS_PER_ROUND: Final = 500
 
@@ -123,8 +124,7 @@ class ListingSide(RedisSide):
         """See ``Queue.settlements``."""
         keys = LaneKeys(lane_of(model))
         (reply,) = await self._all([("XRANGE", keys.settlements, "-", "+", "COUNT", limit)])
-        found = (_settlement(keys.lane, entry_id, entry) for entry_id, entry in _entries(reply))
-        return tuple(each for each in found if each is not None)
+        return tuple(_settlement(keys.lane, entry_id, entry) for entry_id, entry in _entries(reply))
 
     async def settled(self, model: str, entry_ids: Sequence[str]) -> None:
         """See ``Queue.settled``."""
@@ -168,13 +168,7 @@ class ListingSide(RedisSide):
     async def _all(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
         """The replies to commands of one lane; raises the first that is an error."""
         replies = await self._rounds(commands)
-        for command, reply in zip(commands, replies, strict=True):
-            if isinstance(reply, RefusedError) and "WRONGTYPE" in str(reply):
-                key = str(command[1])
-                raise RefusedError(
-                    f"the key {key} has another type than Headway's (see queueing/keys.py): somebody wrote "
-                    "over it. Look at it with `redis-cli TYPE`, keep what you need, then DEL it"
-                ) from reply
+        for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
         return replies
@@ -235,19 +229,20 @@ def _ended(lane: str, entry: Mapping[str, str]) -> EndedJob | None:
         return None  # somebody else's entry
 
 
-def _settlement(lane: str, entry_id: str, entry: Mapping[str, str]) -> Settlement | None:
+def _settlement(lane: str, entry_id: str, entry: Mapping[str, str]) -> Settlement:
     try:
         return Settlement(
             entry_id=entry_id,
             job_id=f"{lane}:{entry['job']}",
-            tenant=entry["tenant"],
+            tenant=check_tenant(entry["tenant"]),
             reserved=entry["reserved"],
             prompt_tokens=_whole(entry["prompt"]),
             completion_tokens=_whole(entry["completion"]),
             reason=EndReason(entry["reason"]),
         )
     except (KeyError, ValueError):
-        return None  # somebody else's entry
+        # Somebody else's entry: to be removed like ours, or a crowd of them would be in the way.
+        return Settlement(entry_id, "", "", "", prompt_tokens=0, completion_tokens=0, reason=EndReason.ERROR)
 
 
 def _whole(text: str | bytes | None) -> int:

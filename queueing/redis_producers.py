@@ -128,8 +128,8 @@ class ProducerSide(RedisSide):
         """See ``Queue.result``."""
         keys = JobKeys(JobId.parse(job_id))
         state, kept = await self._server.pipeline([("HGET", keys.record, "state"), ("GET", keys.result)])
-        if isinstance(kept, bytes):
-            return decode_result(job_id, kept)
+        if isinstance(kept, bytes) and (result := decode_result(job_id, kept)) is not None:
+            return result
         if state in (None, b"finished"):
             raise unknown_job(job_id)
         return None

@@ -11,7 +11,7 @@ from headway.queueing.codec import decode_card
 from headway.queueing.ids import is_model_name, lane_of
 from headway.queueing.keys import MODELS, WORKERS, LaneKeys, card_key
 from headway.queueing.lost_jobs import LostJobs
-from headway.queueing.protocol import Reaped, WorkerCard
+from headway.queueing.protocol import Reaped
 from headway.queueing.redis_consumers import ConsumerSide
 from headway.queueing.redis_listing import ListingSide
 from headway.queueing.redis_producers import ProducerSide
@@ -21,6 +21,7 @@ from headway.queueing.redis_tenants import RedisTenants
 from headway.queueing.server_check import prepare
 from headway.queueing.settings import DEFAULTS, QueueSettings
 from headway.queueing.tenant_store import QuotaStore, TenantStore
+from headway.queueing.worker_card import WorkerCard
 
 
 class RedisQueue(ProducerSide, ConsumerSide, ListingSide):

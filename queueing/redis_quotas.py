@@ -1,4 +1,4 @@
-"""Quotas on a server: each call is one function on the tenant's own slot (lua/quota.lua)."""
+"""Quotas on a server: each call is one function on the tenant's own slot (lua/quota.lua and before)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from headway.queueing.quota_values import (
     TenantUsage,
 )
 from headway.queueing.server import Argument, Reply, Server
+from headway.queueing.server_errors import WrongTypeError
 from headway.queueing.settings import QueueSettings
-from headway.queueing.tenants import TenantLimits
+from headway.queueing.tenants import TenantLimits, is_tenant
 
 _TOUCH_SECONDS: Final = 300.0
 """How often a process says again that a tenant reserves; half of what lua/tenants.lua waits for."""
@@ -87,9 +88,9 @@ class RedisQuotas:
         _, *pairs = await self._ask("headway_reservations", tenant, "gone", limit, skip)
         return _held(pairs)
 
-    async def waiting(self, tenant: str, limit: int) -> tuple[Held, ...]:
+    async def waiting(self, tenant: str, limit: int, skip: int = 0) -> tuple[Held, ...]:
         """See ``QuotaStore.waiting``."""
-        _, *pairs = await self._ask("headway_reservations", tenant, "", limit)
+        _, *pairs = await self._ask("headway_reservations", tenant, "", limit, skip)
         return _held(pairs)
 
     async def usage(self, tenant: str, limits: TenantLimits) -> TenantUsage:
@@ -107,8 +108,13 @@ class RedisQuotas:
 
     async def reserving(self) -> tuple[str, ...]:
         """See ``QuotaStore.reserving``."""
-        reply = await self._server.call("ZRANGE", RESERVING, 0, -1)
-        return tuple(name.decode(errors="replace") for name in cast("list[bytes]", reply))
+        try:
+            reply = await self._server.call("ZRANGE", RESERVING, 0, -1)
+        except WrongTypeError:  # whoever reserves next replaces it
+            self._touched.clear()
+            return ()
+        names = (name.decode(errors="replace") for name in cast("list[bytes]", reply))
+        return tuple(filter(is_tenant, names))  # others are somebody else's
 
     async def quiet(self, tenants: Sequence[str]) -> None:
         """See ``QuotaStore.quiet``."""
@@ -117,7 +123,12 @@ class RedisQuotas:
 
     async def elect(self, seconds: float) -> bool:
         """See ``QuotaStore.elect``."""
-        return await self._server.call("SET", KEEPER, "1", "NX", "PX", round(seconds * 1000)) is not None
+        milliseconds = round(seconds * 1000)
+        if await self._server.call("SET", KEEPER, "1", "NX", "PX", milliseconds) is not None:
+            return True
+        # Whatever is there, a stranger's too, holds up the keepers no longer than a keeper may.
+        await self._server.call("PEXPIRE", KEEPER, milliseconds, "LT")
+        return False
 
     async def _touch(self, tenant: str) -> None:
         """Tell the keepers that this tenant reserves; before the first time, and now and then."""

@@ -8,9 +8,10 @@ from itertools import groupby
 from random import Random, SystemRandom
 from typing import Any, cast
 
+from headway.queueing.claims import Fenced
 from headway.queueing.ids import JobId
 from headway.queueing.keys import LaneKeys
-from headway.queueing.protocol import Fenced, Reaped
+from headway.queueing.protocol import Reaped
 from headway.queueing.server import Argument, Reply, Server
 from headway.queueing.settings import DEFAULTS, QueueSettings
 

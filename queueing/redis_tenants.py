@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, cast
 
 import orjson
 
 from headway.queueing.errors import InvalidTenantError, QueueingError, ServerUnsuitableError
 from headway.queueing.keys import API_KEYS, CONFIG, SYSTEM, TENANTS
 from headway.queueing.server import Argument, RefusedError, Reply, Server
+from headway.queueing.server_errors import WrongTypeError
 from headway.queueing.tenant_book import ApiKey, TenantBook, digest_of
 from headway.queueing.tenants import EVERYONE, TenantLimits, check_tenant, read_limits
 
@@ -114,16 +115,11 @@ class RedisTenants:
     async def _call(self, command: str, key: str, *arguments: Argument) -> Reply:
         try:
             return await self._server.call(command, key, *arguments)
-        except RefusedError as error:
-            _stray(key, error)
-
-
-def _stray(key: str, error: RefusedError) -> NoReturn:
-    if "WRONGTYPE" not in str(error):
-        raise error
-    raise QueueingError(
-        f"{key} is no hash: somebody else wrote it. Remove it with `DEL {key}`, and set what it had again"
-    ) from None
+        except WrongTypeError:
+            raise QueueingError(
+                f"{key} is no hash: somebody else wrote it. Remove it with `DEL {key}`, and set what it "
+                "had again"
+            ) from None
 
 
 def _object(text: bytes) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Sequence
 from typing import Final
 
 from redis import exceptions as redis_errors
@@ -38,6 +39,10 @@ class RefusedError(QueueingError):
     """The server or a function refused the call; the message is the server's."""
 
 
+class WrongTypeError(RefusedError):
+    """A key of ours holds something of another type: somebody wrote over it."""
+
+
 class MovedError(QueueingError):
     """The slot belongs to another node of the Cluster: ``host`` (empty: the one asked) and ``port``."""
 
@@ -52,8 +57,8 @@ class AskError(MovedError):
     """The slot is on its way to another node, and this key is there already, or nowhere."""
 
 
-def translate(error: Exception) -> QueueingError:
-    """A client library's error in our words."""
+def translate(error: Exception, command: Sequence[object] = ()) -> QueueingError:
+    """A client library's error in our words; ``command``: what it answers, if that is one command."""
     if isinstance(error.__cause__, redis_errors.ResponseError | redis_errors.AuthenticationError):
         error = error.__cause__  # refused while connecting, which redis-py reports as a lost connection
     elif isinstance(error.__context__, ssl.SSLError):
@@ -67,6 +72,11 @@ def translate(error: Exception) -> QueueingError:
         return _about_tls(error)
     if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):
         return QueueUnavailableError(f"the queue's server cannot be reached: {text}")
+    if text.startswith("WRONGTYPE") and len(command) > 1 and command[0] != "FCALL":
+        return WrongTypeError(
+            f"the key {command[1]} has another type than Headway's (see queueing/keys.py): somebody wrote "
+            "over it. Look at it with `redis-cli TYPE`, keep what you need, then DEL it"
+        )
     return _of_reply(error, text)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from headway.queueing.backlog import Settlement
 from headway.queueing.errors import QueueUnavailableError, UnknownJobError
 from headway.queueing.events import JobState, JobStatus
-from headway.queueing.ids import JobId, model_of
+from headway.queueing.ids import JobId, is_model_name, model_of
 from headway.queueing.protocol import Queue
 from headway.queueing.quota_values import Alive, Held, Spent
 from headway.queueing.settings import DEFAULTS
@@ -64,9 +64,9 @@ async def catch_up(queue: Queue, tenant: str, model: str) -> bool:
 
     So what a client has seen end or start does not count against its next job, however late the keepers are.
     """
-    happened = False
-    while True:
-        waiting = await queue.quota_store.waiting(tenant, LOOKED_AT)
+    happened, passed = False, 0
+    while passed < ORPHANS_PASSED:
+        waiting = await queue.quota_store.waiting(tenant, LOOKED_AT, passed)
         states = await _states(queue, waiting)
         running = [
             Alive(held.job_id, held.nonce, is_running=True)
@@ -75,8 +75,11 @@ async def catch_up(queue: Queue, tenant: str, model: str) -> bool:
         ]
         if running:
             happened = await queue.quota_store.keep(tenant, running) > 0 or happened
-        if len(running) < LOOKED_AT:
+        # Reservations that got no job say nothing about those behind them; a page that waits does.
+        orphans = states.count(None)
+        if len(running) + orphans < LOOKED_AT:
             break
+        passed += orphans
     _, in_flight = await queue.quota_store.ending(tenant, _EVER_SECONDS, BATCH)
     for name in {model} | _models(in_flight):
         happened = await settle(queue, name) > 0 or happened
@@ -87,7 +90,9 @@ _EVER_SECONDS: Final = 10 * 86_400.0
 
 
 def _models(reservations: Iterable[Held]) -> set[str]:
-    return {model_of(JobId.parse(held.job_id).lane) for held in reservations}
+    ids = (held.job_id for held in reservations)  # a raw caller may have reserved for anything
+    names = (model_of(JobId.parse(job_id).lane) for job_id in ids if JobId.is_one(job_id))
+    return set(filter(is_model_name, names))
 
 
 async def keep_reservations(queue: Queue, lease_seconds: float = DEFAULTS.reservation_seconds) -> int:

@@ -82,7 +82,7 @@ class QuotaStore(Protocol):
         """Reservations given back because nobody kept them, within the last day, the latest in front."""
         ...
 
-    async def waiting(self, tenant: str, limit: int) -> tuple[Held, ...]:
+    async def waiting(self, tenant: str, limit: int, skip: int = 0) -> tuple[Held, ...]:
         """Reservations whose jobs are not known to run, the oldest first."""
         ...
 

@@ -20,7 +20,7 @@ EVERYONE: Final = "*"
 _TENANT = re.compile(TENANT_PATTERN.removesuffix("$") + r"\Z")
 
 Count = Annotated[int, Field(strict=True, ge=1, le=100_000_000)]
-"""The largest: a bucket's contents stay whole numbers in the server's arithmetic (lua/quota.lua)."""
+"""The largest: a bucket's contents stay whole numbers in the server's arithmetic (lua/buckets.lua)."""
 
 
 class TenantLimits(BaseModel):
@@ -80,9 +80,14 @@ class TenantLimits(BaseModel):
 UNLIMITED: Final = TenantLimits()
 
 
+def is_tenant(name: str) -> bool:
+    """Whether a tenant can be called so."""
+    return _TENANT.match(name) is not None
+
+
 def check_tenant(name: str) -> str:
     """The name itself, which may be EVERYONE; raises InvalidTenantError for one that no tenant can have."""
-    if name != EVERYONE and _TENANT.match(name) is None:
+    if name != EVERYONE and not is_tenant(name):
         raise InvalidTenantError(
             f"tenant {name[:80]!r}: use 1 to 64 characters out of A-Z a-z 0-9 _ . @ -, "
             f"or {EVERYONE} for all that have no limits of their own"

@@ -10,9 +10,10 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from headway.queueing.claims import Claim
 from headway.queueing.errors import QueueUnavailableError
 from headway.queueing.events import JobError
-from headway.queueing.protocol import Claim, Queue, Wakeup
+from headway.queueing.protocol import Queue, Wakeup
 from headway.services.backoff import Backoff
 from headway.services.claim_table import ClaimTable
 from headway.services.claimed_job import ClaimedJob, Phase

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from headway.queueing.claims import Claim
 from headway.queueing.events import EndReason, JobError
-from headway.queueing.protocol import Claim
 from headway.services.answer import Answer
 from headway.services.claimed_job import ClaimedJob, Phase
 from headway.services.engine_thread import EngineThread

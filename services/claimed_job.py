@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from headway.queueing.claims import Claim, Finish
 from headway.queueing.events import JobError
-from headway.queueing.protocol import Claim, Finish
 from headway.services.answer import Answer
 from headway.services.logs import Log
 from headway.services.translate import Prepared, job_of

@@ -23,6 +23,7 @@ from headway.services.cli_simulate import add_simulate_command
 from headway.services.cli_tenants import add_tenant_commands
 from headway.services.cli_trace import add_trace_command
 from headway.services.errors import ServiceError, StartError
+from headway.services.fair_settings import FairSettings
 from headway.services.settings import (
     GatewaySettings,
     UpSettings,
@@ -168,6 +169,9 @@ def worker(
     max_batch_tokens: options.MaxBatchTokens = _WORKER.max_batch_tokens,
     threads: options.Threads = None,
     policy: options.Policy = _WORKER.policy,
+    age_limit: options.AgeLimit = None,
+    quantum: options.Quantum = None,
+    patience: options.Patience = None,
     tenant_weights: options.Weights = "",
     ttft: options.Ttft = None,
     tpot: options.Tpot = None,
@@ -210,6 +214,7 @@ def worker(
         max_batch_tokens=max_batch_tokens,
         threads=threads,
         policy=policy,
+        fair=FairSettings(age_limit, quantum, patience),
         tenant_weights=options.weights(tenant_weights),
         ttft_seconds=ttft,
         tpot_seconds=tpot,

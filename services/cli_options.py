@@ -164,6 +164,33 @@ Threads = Annotated[
     ),
 ]
 Policy = Annotated[PolicyName, typer.Option(envvar="HEADWAY_POLICY", help="Who goes first inside a worker.")]
+AgeLimit = Annotated[
+    float | None,
+    typer.Option(
+        parser=_duration,
+        envvar="HEADWAY_AGE_LIMIT",
+        metavar="DURATION",
+        help="Fair policy: who waited this long in a lower class goes ahead; default: 60s.",
+    ),
+]
+Quantum = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        envvar="HEADWAY_QUANTUM",
+        metavar="TOKENS",
+        help="Fair policy: within this service longer cached prefixes go first; default: 1024.",
+    ),
+]
+Patience = Annotated[
+    float | None,
+    typer.Option(
+        parser=_duration,
+        envvar="HEADWAY_PATIENCE",
+        metavar="DURATION",
+        help="Fair policy: jobs without a deadline are ordered as if due after this; default: 60s.",
+    ),
+]
 HostCache = Annotated[
     int,
     typer.Option(

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from headway.services import cli_options as options
+from headway.services.fair_settings import FairSettings
 from headway.services.hardware import Coefficients
 from headway.services.simulate_settings import PreemptionChoice, Process, SimulateSettings
 from headway.services.units import parse_duration, parse_size
 
+LONGEST_SECONDS: Final = 3600.0
+"""Of any coefficient: what takes longer is a slip of the pen."""
 _DEFAULT = SimulateSettings()
 _duration = options.checked(parse_duration)
 _size = options.checked(parse_size)
@@ -25,8 +27,8 @@ def parse_coefficients(text: str) -> Coefficients:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
         numbers = []
-    is_line = len(numbers) in (3, 4) and all(map(math.isfinite, numbers))
-    if not is_line or min(numbers) < 0 or numbers[0] + numbers[1] <= 0:
+    is_line = len(numbers) in (3, 4) and all(0.0 <= number <= LONGEST_SECONDS for number in numbers)
+    if not is_line or numbers[0] + numbers[1] <= 0:
         raise ValueError(
             f"{text!r}: seconds a,b,c,q of a + b·new + c·context + q·pairs, such as 6e-3,2e-5,5e-8,0"
         )
@@ -50,6 +52,9 @@ def simulate(
             help=f"Whom to compare; may be given several times. Default: {_DEFAULT.policies[0]}.",
         ),
     ] = None,
+    age_limit: options.AgeLimit = None,
+    quantum: options.Quantum = None,
+    patience: options.Patience = None,
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="CSV with TIMESTAMP, ContextTokens, GeneratedTokens.")
     ] = None,
@@ -149,6 +154,7 @@ def simulate(
     simulated = run_simulation(
         SimulateSettings(
             policies=tuple(policy or _DEFAULT.policies),
+            fair=FairSettings(age_limit, quantum, patience),
             trace=trace,
             arrivals=arrivals,
             rate=rate,

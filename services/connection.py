@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headway.queueing.address import SCHEMES_HINT, parse_address
-from headway.queueing.errors import InvalidUrlError, QueueUnavailableError, ServerUnsuitableError
+from headway.queueing.errors import InvalidUrlError, NotNowError, QueueUnavailableError, ServerUnsuitableError
 from headway.services.errors import NotReachableError, StartError, UsageError
 from headway.services.settings import mask_password
 from headway.services.state import StateDir, UpState
@@ -62,7 +62,11 @@ async def checked_queue(url: str) -> tuple[Queue, tuple[str, ...]]:
 
 
 def not_reachable(url: str, error: Exception) -> NotReachableError:
-    """What to say when no server answers."""
+    """What to say when no server answers, or one that takes nothing now."""
+    if isinstance(error, NotNowError):
+        return NotReachableError(
+            f"the server at {mask_password(url)} takes nothing now: {error}", hint="headway doctor says why"
+        )
     cause = str(error).removeprefix("the queue's server cannot be reached: ")
     return NotReachableError(
         f"no Redis or Valkey answers at {mask_password(url)}: {cause}",

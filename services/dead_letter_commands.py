@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from headway.queueing.client import Client
-from headway.queueing.errors import QueueFullError, UnknownJobError
+from headway.queueing.errors import (
+    InvalidJobError,
+    QueueFullError,
+    QueueUnavailableError,
+    UnknownJobError,
+)
 from headway.queueing.protocol import DeadLetter
 from headway.services.columns import Column, table
-from headway.services.connection import locate
+from headway.services.connection import locate, not_reachable
 from headway.services.errors import ServiceError
 from headway.services.job_commands import with_client
 from headway.services.job_listing import models_of
@@ -104,8 +109,10 @@ def redrive(
             try:
                 posted = await client.queue.redrive(each.model, entry_id)
                 done.append(Redriven(entry_id, job_id, posted.job_id))
-            except UnknownJobError as error:
+            except (UnknownJobError, InvalidJobError) as error:  # it stands in no other's way
                 done.append(Redriven(entry_id, job_id, None, str(error)))
+            except QueueUnavailableError as error:
+                return done, not_reachable(url, error)
             except QueueFullError as error:
                 left = len(letters) - len(done)
                 return done, ServiceError(

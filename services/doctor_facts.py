@@ -17,9 +17,10 @@ from headway.queueing.address import Address
 from headway.queueing.cluster import ClusterTopology
 from headway.queueing.errors import QueueingError, ServerUnsuitableError
 from headway.queueing.node import Node
-from headway.queueing.protocol import LaneDepth, Queue, WorkerCard
+from headway.queueing.protocol import LaneDepth, Queue
 from headway.queueing.server import RefusedError, Server
 from headway.queueing.server_check import facts_of, loaded_version
+from headway.queueing.worker_card import WorkerCard
 
 PINGS: Final = 20
 
@@ -46,6 +47,8 @@ class ServerFacts:
     round_trip_seconds: float
     """Median of a few."""
     disk: Disk | None
+    moving_slots: int = 0
+    """Of a Cluster's node: slots on their way to another one, whose lanes take no call meanwhile."""
 
     def number(self, name: str, default: int = 0) -> int:
         """A number that INFO tells."""
@@ -120,7 +123,14 @@ async def _look_at(node: Node, address: Address) -> ServerFacts:
         offset_seconds=offset,
         round_trip_seconds=statistics.median(trips),
         disk=_disk(address, node, info, config),
+        moving_slots=await _moving_slots(node) if address.kind == "cluster" else 0,
     )
+
+
+async def _moving_slots(node: Node) -> int:
+    """How many this node gives away now: in its own line of the table, ``[93-<-id]`` is one that comes."""
+    reply = cast("bytes", await _asked(node, "CLUSTER", "NODES") or b"")
+    return sum(line.count(b"->-") for line in reply.splitlines() if b"myself" in line)
 
 
 async def _asked(node: Node, *command: str) -> Any:

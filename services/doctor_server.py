@@ -176,6 +176,8 @@ def _slots(facts: Facts) -> Finding:
         return ok("no Cluster")
     if facts.uncovered_slots:
         return fail(f"{facts.uncovered_slots} of 16384 slots have no primary")
+    if moving := sum(server.moving_slots for server in facts.servers):
+        return warn(f"{moving} of 16384 on their way to another primary; their lanes take no call until then")
     return ok(f"all, on {len(facts.servers)} primaries")
 
 
@@ -198,7 +200,7 @@ SERVER_CHECKS: Final = (
     ),
     Check(
         "slots",
-        "A lane whose slot nobody serves accepts nothing and answers nothing.",
+        "A lane whose slot nobody serves, or one that is moved, accepts nothing and answers nothing.",
         "redis-cli --cluster check HOST:PORT, then --cluster fix.",
         _slots,
     ),

@@ -22,7 +22,7 @@ from headway.services.settings import UpSettings, new_worker_id, served_name
 from headway.services.state import RunningPart, RunningWorker, StateDir, UpState
 
 if TYPE_CHECKING:  # its validation library is imported later, while the children load
-    from headway.queueing.protocol import WorkerCard
+    from headway.queueing.worker_card import WorkerCard
 
 SERVER_STOP_SECONDS = 10.0
 SERVER_FLUSH_SECONDS = 1.0

@@ -13,11 +13,11 @@ from headway.engine.interfaces import Runner, Tokenizer
 from headway.engine.limits import StepLimits
 from headway.engine.memory import RECOMPUTE_ONLY
 from headway.engine.memory_settings import MemorySettings
-from headway.engine.policy import POLICIES
 from headway.engine.scripted import ByteTokenizer
 from headway.engine.swap_costs import measure_swap_costs
 from headway.engine.values import Objective
 from headway.services.errors import UsageError
+from headway.services.fair_settings import make_policy
 from headway.services.memory import read_memory
 from headway.services.settings import WorkerSettings, served_name
 from headway.services.shared_prefixes import read_shared_prefixes
@@ -46,6 +46,7 @@ class ModelHost:
 
 def build_engine(settings: WorkerSettings) -> ModelHost:
     """Load the model; takes seconds. Raises ModelError or UsageError that says what to change."""
+    policy = make_policy(settings.policy, settings.fair)
     runner, tokenizer, kernels = _toy(settings) if is_toy(settings.model) else _torch(settings)
     if (settings.ttft_seconds is None) != (settings.tpot_seconds is None):
         raise UsageError("--ttft and --tpot belong together", hint="give both, or neither")
@@ -76,7 +77,7 @@ def build_engine(settings: WorkerSettings) -> ModelHost:
         runner,
         tokenizer,
         limits=limits,
-        policy=POLICIES[settings.policy](),
+        policy=policy,
         memory=memory,
         looks_ahead=settings.looks_ahead,
         clock=time.perf_counter,

@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from headway.queueing.claims import Emit, Fenced, Finish
 from headway.queueing.errors import QueueUnavailableError
 from headway.queueing.events import TokenEvent
-from headway.queueing.protocol import Emit, Fenced, Finish, Queue
+from headway.queueing.protocol import Queue
 from headway.services.backoff import Backoff
 from headway.services.claim_table import ClaimTable
 from headway.services.claimed_job import ClaimedJob, Phase

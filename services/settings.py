@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from headway.services.fair_settings import UNSET, FairSettings
 from headway.services.tenant_weights import TenantWeights
 
 DType = Literal["auto", "float32", "bfloat16"]
@@ -54,6 +55,7 @@ class WorkerSettings:
     threads: int | None = None
     """CPU threads of the runner; None: the cores of this machine shared by its workers."""
     policy: PolicyName = "fair"
+    fair: FairSettings = UNSET
     has_prefix_cache: bool = True
     """Keep the KV of prompts for others of the same tenant that begin alike."""
     shared_prefixes: tuple[Path, ...] = ()

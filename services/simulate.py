@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from headway.services.arrivals import (
     Arrival,
@@ -18,6 +18,7 @@ from headway.services.arrivals import (
     replay,
 )
 from headway.services.errors import UsageError
+from headway.services.fair_settings import UNSET, make_policy
 from headway.services.host_link import HostLink
 from headway.services.simulate_settings import SimulateSettings
 from headway.services.simulated_device import Device, find_device
@@ -27,6 +28,9 @@ from headway.services.simulation import Simulation
 from headway.services.simulation_report import Limits, report
 from headway.services.simulation_run import SimulationRun
 from headway.services.traffic import Demand, assign, backlogs
+
+MOST_REQUESTS: Final = 1_000_000
+"""Drawn for one run: all are kept until its end, about a kilobyte each. A trace may have more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +46,14 @@ def simulate(settings: SimulateSettings) -> Simulated:
     unknown = [name for name in settings.policies if name not in SIMULATED_POLICIES]
     if unknown:
         raise UsageError(f"there is no policy {unknown[0]}", hint=f"one of {', '.join(SIMULATED_POLICIES)}")
+    if "fair" not in settings.policies and settings.fair != UNSET:
+        make_policy(settings.policies[0], settings.fair)  # refuses it
     if settings.preemption == "swap" and settings.host_kv_tokens < settings.block_size:
         raise UsageError(
             "--preemption swap has nowhere to swap to", hint="--host-kv-tokens TOKENS, at least a block"
         )
+    if settings.host_bandwidth is not None and not settings.host_bandwidth > 0.0:
+        raise UsageError("--host-bandwidth is 0: give bytes a second", hint="or no --host-kv-tokens")
     device = find_device(settings)
     tenants = ONE_TENANT if settings.tenants is None else read_tenants(settings.tenants)
     trace = () if settings.trace is None else read_trace(settings.trace)
@@ -110,6 +118,11 @@ def _demands(
         )
     else:
         rate, random = settings.rate * settings.rate_scale, Random(settings.seed)
+        if not rate * settings.duration <= MOST_REQUESTS:
+            raise UsageError(
+                f"about {rate * settings.duration:.3g} requests would come, more than {MOST_REQUESTS:,}",
+                hint="lower --rate, --rate-scale or --duration",
+            )
         coming = (
             poisson(rate, settings.duration, draw, random)
             if process == "poisson"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from headway.services.fair_settings import UNSET, FairSettings
 from headway.services.hardware import Coefficients
 
 Process = Literal["trace", "poisson", "burst"]
@@ -18,6 +19,8 @@ class SimulateSettings:
     """What is simulated. Durations are seconds, rates per second."""
 
     policies: tuple[str, ...] = ("fair",)
+    fair: FairSettings = UNSET
+    """Of the fair policy; the others that it is compared with have none of it."""
     trace: Path | None = None
     arrivals: Process | None = None
     """None: the trace as recorded if there is one, else Poisson."""

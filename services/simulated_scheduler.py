@@ -16,6 +16,7 @@ from headway.engine.prefix_cache import PrefixCache
 from headway.engine.scheduler import Scheduler
 from headway.engine.values import Objective
 from headway.services.errors import UsageError
+from headway.services.fair_settings import UNSET, make_policy
 from headway.services.host_link import COPY_RUN_SECONDS
 from headway.services.simulate_settings import SimulateSettings
 from headway.services.simulated_device import Device
@@ -29,6 +30,8 @@ _UNBOUNDED: Final = 1 << 31
 """Of the waiting line: a simulation shows what queues, it does not turn it away."""
 _NO_TIME_LIMIT: Final = 1e9
 _CLASSES: Final = 3
+MOST_BLOCKS: Final = 1 << 22
+"""Each is kept track of on its own; at 16 tokens these are 67 million, more than any machine holds."""
 
 
 def build_scheduler(
@@ -36,13 +39,25 @@ def build_scheduler(
 ) -> Scheduler:
     """A scheduler for one run; raises UsageError when the settings cannot work together."""
     blocks = max(1, device.kv_tokens // settings.block_size)
+    for option, count in (
+        ("--kv-tokens", blocks),
+        ("--host-kv-tokens", settings.host_kv_tokens // settings.block_size),
+    ):
+        if count > MOST_BLOCKS:
+            raise UsageError(
+                f"{option} and --block-size make {count:,} blocks, more than {MOST_BLOCKS:,}",
+                hint="fewer tokens, or larger blocks",
+            )
     ledger = BlockLedger(blocks, settings.block_size, PrefixCache(settings.block_size))
     limits = step_limits(settings, is_timed=policy != FIXED_CHUNKS)
     cost = CostModel()
     scheduler = Scheduler(
         ledger,
         limits,
-        POLICIES["fcfs" if policy == FIXED_CHUNKS else policy](),
+        make_policy(
+            "fcfs" if policy == FIXED_CHUNKS else policy,
+            settings.fair if policy == "fair" else UNSET,
+        ),
         END_TOKENS,
         cost=cost,
         memory=_memory(settings, device, ledger, cost),

@@ -58,7 +58,7 @@ class _Tenant(BaseModel):
     classes: dict[ClassName, Annotated[float, Field(ge=0)]] = Field(default={"standard": 1.0}, min_length=1)
     deadlines: dict[ClassName, Duration] = {}
     shared_prefix_tokens: Annotated[int, Field(ge=0)] = 0
-    backlog: Annotated[int, Field(ge=0)] = 0
+    backlog: Annotated[int, Field(ge=0, le=100_000)] = 0
     prompt_tokens: Annotated[int, Field(ge=1)] | None = None
     answer_tokens: Annotated[int, Field(ge=1)] | None = None
 

@@ -14,7 +14,7 @@ from headway.services.state import RunningPart, StateDir, UpState
 from headway.services.terminal import short_path
 
 if TYPE_CHECKING:  # `headway status` on this machine needs no Redis client
-    from headway.queueing.protocol import WorkerCard
+    from headway.queueing.worker_card import WorkerCard
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from typing import Any, Final
 from headway.queueing.backlog import EndedJob, TenantBacklog
 from headway.queueing.events import JobStatus
 from headway.queueing.messages import Priority
-from headway.queueing.protocol import LaneDepth, Queue, WorkerCard
+from headway.queueing.protocol import LaneDepth, Queue
+from headway.queueing.worker_card import WorkerCard
 
 LATELY_MS: Final = 60_000
 _RUNNING_LOOKED_AT: Final = 2000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from headway.services.errors import ServiceError, UsageError
 from headway.services.worker_page import fetch_page
@@ -18,12 +18,15 @@ def fetch_trace(url: str) -> dict[str, Any]:
     """
     fetched = fetch_page(url, "trace", command="trace")
     try:
-        read: dict[str, Any] = json.loads(fetched)
+        read: Any = json.loads(fetched)
     except ValueError as error:
         raise ServiceError(f"{url} gives no trace: {error}") from None
-    if "traceEvents" not in read:
+    if not isinstance(read, dict):
         raise ServiceError(f"{url} gives no trace")
-    return read
+    trace = cast("dict[str, Any]", read)
+    if not isinstance(trace.get("traceEvents"), list):
+        raise ServiceError(f"{url} gives no trace")
+    return trace
 
 
 def check_folder(path: Path) -> None:

@@ -22,10 +22,10 @@ from typing import Final
 from headway.engine.errors import ContextLengthError, RequestError
 from headway.engine.interfaces import Tokenizer
 from headway.engine.values import FinishReason, Objective, Output, RequestSpec, Sampling, TextLogprobs
+from headway.queueing.claims import Claim
 from headway.queueing.errors import InvalidJobError
 from headway.queueing.events import EndReason, JobError, TokenLogprob, TopLogprob
 from headway.queueing.messages import Job, Priority, SamplingParams, decode_job
-from headway.queueing.protocol import Claim
 from headway.services.answer import Answer
 
 BAND: Final = {Priority.INTERACTIVE: 0, Priority.STANDARD: 1, Priority.BATCH: 2}

@@ -18,9 +18,10 @@ import uvloop
 from headway.engine.errors import ModelError
 from headway.queueing.errors import QueueingError, QueueUnavailableError, ServerUnsuitableError
 from headway.queueing.messages import MODEL_PATTERN
-from headway.queueing.protocol import Queue, WorkerCard
+from headway.queueing.protocol import Queue
 from headway.queueing.redis_queue import RedisQueue
 from headway.queueing.settings import QueueSettings
+from headway.queueing.worker_card import WorkerCard
 from headway.services.backoff import Backoff
 from headway.services.collector import look_for_cycles_seldom
 from headway.services.connection import check_url, not_reachable

@@ -8,7 +8,7 @@ from typing import Final
 
 from headway import __version__
 from headway.engine.values import EngineLoad
-from headway.queueing.protocol import WorkerCard
+from headway.queueing.worker_card import WorkerCard
 from headway.services.settings import WorkerSettings
 
 _NOTHING: Final = EngineLoad(0, 0, 0, 0, 0, 0, 0.0)

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from headway.queueing.protocol import Queue, WorkerCard
+from headway.queueing.protocol import Queue
+from headway.queueing.worker_card import WorkerCard
 from headway.services.claim_loop import ClaimLoop
 from headway.services.claim_table import ClaimTable
 from headway.services.drain import drain, hand_over

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headway.queueing.client import Client
-from headway.queueing.protocol import WorkerCard
+from headway.queueing.worker_card import WorkerCard
 from headway.services.columns import Column, table
 from headway.services.connection import locate
 from headway.services.job_commands import with_client

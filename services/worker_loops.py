@@ -12,8 +12,10 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from headway.queueing.claims import Fenced
 from headway.queueing.errors import QueueUnavailableError
-from headway.queueing.protocol import Fenced, Queue, WorkerCard
+from headway.queueing.protocol import Queue
+from headway.queueing.worker_card import WorkerCard
 from headway.services.backoff import Backoff
 from headway.services.claim_table import ClaimTable
 from headway.services.engine_thread import EngineThread

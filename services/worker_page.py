@@ -5,7 +5,7 @@ from __future__ import annotations
 from http.client import HTTPException
 from typing import Final
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 from urllib.request import urlopen
 
 from headway.services.errors import NotReachableError, ServiceError, UsageError
@@ -19,7 +19,10 @@ def fetch_page(url: str, page: str, *, command: str) -> str:
     Raises UsageError for what is no such URL, NotReachableError when nobody answers, ServiceError when the
     one who answers is no worker or is still loading its model.
     """
-    parts = urlsplit(url if "//" in url else f"http://{url}")
+    try:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+    except ValueError:  # a bracket that is not closed
+        parts = SplitResult("", "", "", "", "")
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise UsageError(
             f"{url!r} is no worker's metrics URL", hint=f"headway {command} http://127.0.0.1:9100"

@@ -28,8 +28,12 @@ if TYPE_CHECKING:
 # Before anything loads torch: on busy cores, threads that spin at each other's barriers make steps many times
 # slower. `headway worker` sets the same.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-# Before anything imports a kernel: tests run Triton's in its interpreter; test_compile.py has its own process.
+# Before anything imports a kernel: tests run Triton's in its interpreter; test_compile.py has its own
+# process.
 os.environ["TRITON_INTERPRET"] = "1"
+
+# The width of whoever runs the tests (pytest-xdist sets it, too) must not decide what a table shows.
+os.environ.pop("COLUMNS", None)
 
 # No time limits per example: two busy cores say nothing about the code. CI repeats the same examples, so that
 # a failure there can be looked at here; elsewhere each run explores further.

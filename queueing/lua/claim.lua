@@ -58,7 +58,8 @@ local function choose(books, ages, now)
   return first, false
 end
 
--- A queue entry that names no job of ours: a record and a terminal entry if it has a key, a dead letter anyway.
+-- An entry of the queue or the leases that names no record: a record and a terminal entry if it is a key, a dead
+-- letter anyway.
 local function bury_stray(books, band, key, now, keeps)
   local tag = books.tag
   if not is_job_key(key) then
@@ -68,7 +69,7 @@ local function bury_stray(books, band, key, now, keeps)
   local record = {tenant = 'default', band = band, choices = 0, created = whole(now)}
   for field, value in pairs(record) do redis.call('HSET', name(tag, 'j', key), field, value) end
   end_job(books, key, record, 'error', now, keeps, 'unknown_job',
-    'the queue entry names a job that was not submitted: use headway_submit')
+    'there is no record of this job: it was not posted with headway_submit, or somebody deleted it')
 end
 
 -- 48 bits, since a Lua number holds no more than 53 exactly; the same in every attempt.
@@ -80,10 +81,13 @@ local function item(tag, key, record, body)
   local entries = {}
   if number(record.epoch) > 1 then
     entries = redis.pcall('XRANGE', name(tag, 'o', key), '-', '+')
-    if entries.err then entries = {} end
+    if entries.err then -- no stream, so nothing is left of what was published; it would refuse this owner's entries too
+      redis.call('DEL', name(tag, 'o', key))
+      entries = {}
+    end
   end
-  return {key, record.token, record.epoch, record.attempts or '0', body, entries, seed_of(tag, key, record),
-    record.created or '0', record.deadline or '0', record.cancel or ''}
+  return {key, record.token, whole(number(record.epoch)), whole(number(record.attempts)), body, entries,
+    seed_of(tag, key, record), whole(number(record.created)), whole(number(record.deadline)), record.cancel or ''}
 end
 
 -- The bytes of a reply's item that may be many: its body, and the entries published so far.
@@ -145,7 +149,7 @@ end
 -- Opens a job that left its queue, or ends it. Returns the reply's item and the tokens charged; nil if it does not run.
 local function run(books, head, key, record, claim)
   local tag = books.tag
-  if not record or record.state == nil then
+  if not record then
     bury_stray(books, head.band, key, claim.now, claim.keeps)
     return nil
   end

@@ -43,7 +43,8 @@ local function invalid(param, message)
 end
 
 -- The whole numbers at args[at] and after it, asked for before the first write: an argument that fails halfway leaves
--- half of what it was to write. `wanted`: a list of {name, least, most, default}; without a default it must be there.
+-- half of what it was to write. `wanted`: a list of {name, least, most, default}; without a default it must be there,
+-- with false as its default it may be missing.
 -- nil and an error reply if one is not a number within its bounds.
 local function figures(args, at, wanted)
   local found = {}
@@ -51,12 +52,21 @@ local function figures(args, at, wanted)
     local text = args[at + place - 1]
     local value = tonumber(text)
     if text == nil or text == '' then value = each[4] end
-    if not (value and value >= each[2] and value <= each[3]) then -- not a number, or NaN, is neither
-      return nil, invalid(each[1], 'must be a number from ' .. each[2] .. ' to ' .. each[3])
+    if value ~= false then
+      if not (value and value >= each[2] and value <= each[3]) then -- not a number, or NaN, is neither
+        return nil, invalid(each[1], 'must be a number from ' .. each[2] .. ' to ' .. each[3])
+      end
+      value = math.floor(value)
     end
-    found[place] = math.floor(value)
+    found[place] = value
   end
   return found
+end
+
+-- An error reply if the arguments from args[first] on are not in whole groups, each of these parts; else nil.
+local function ragged(args, first, parts)
+  local _, commas = parts:gsub(',', '')
+  if (#args - first + 1) % (commas + 1) ~= 0 then return invalid('arguments', 'must come in groups of ' .. parts) end
 end
 
 local LEASE = {'lease_ms', 1, MAX_MS}
@@ -91,7 +101,10 @@ local function is_job_key(text)
   return type(text) == 'string' and #text <= 64 and text:match('^[%w_%-]+$') ~= nil
 end
 
--- A job's record as a table, or nil. A key of another type is not ours to keep: it would fail every call.
+local STATES = {queued = true, running = true, finished = true}
+
+-- A job's record as a table, or nil. A key of another type is not ours to keep: it would fail every call. One whose
+-- state is none that we wrote says nothing, as if it were not there.
 local function load_record(tag, key)
   local j = name(tag, 'j', key)
   local flat = redis.pcall('HGETALL', j)
@@ -99,8 +112,16 @@ local function load_record(tag, key)
     redis.call('DEL', j)
     return nil
   end
-  if #flat == 0 then return nil end
-  return table_of(flat)
+  local record = table_of(flat)
+  return STATES[record.state] and record or nil
+end
+
+-- Whether a job of this key was accepted. What anybody else put in its record's place goes.
+local function is_taken(tag, key)
+  local j = name(tag, 'j', key)
+  local found = redis.call('TYPE', j).ok
+  if found ~= 'hash' and found ~= 'none' then redis.call('DEL', j) end
+  return found == 'hash'
 end
 
 local function is_queued(record) return record.state == 'queued' end
@@ -135,5 +156,11 @@ local function hint(tag, keys)
 end
 
 local function register(function_name, callback, flags)
-  redis.register_function{function_name = function_name, callback = callback, flags = flags or {}}
+  local function checked(keys, args)
+    if #keys ~= 1 or not keys[1]:find('^{[^{}]+}$') then
+      return invalid('KEYS', 'give one, the hash tag that is part of every key, such as {smollm2-135m:0}')
+    end
+    return callback(keys, args)
+  end
+  redis.register_function{function_name = function_name, callback = checked, flags = flags or {}}
 end

@@ -9,7 +9,7 @@ local ANSWER_GAIN = 0.05          -- of a tenant's usual answer: about its last 
 -- Whether a token stream's entry has the form of ours. Its tokens and part, else nil.
 local function position(entry)
   local fields = entry[2]
-  if (#fields ~= 8 and #fields ~= 10) or fields[1] ~= 'i' or fields[5] ~= 'k' or fields[7] ~= 'e' then return nil end
+  if #fields < 4 or #fields > 10 or fields[1] ~= 't' or fields[3] ~= 'k' then return nil end
   local tokens, part = entry[1]:match('^(%d+)%-(%d+)$')
   if not tokens or #tokens > 15 or #part > 15 then return nil end
   return tonumber(tokens), tonumber(part)
@@ -48,7 +48,7 @@ end
 local function append_terminal(o, tokens, part, terminal)
   local function add_at(at_tokens, at_part)
     local id = whole(at_tokens) .. '-' .. whole(at_part)
-    return type(redis.pcall('XADD', o, id, 'i', '-1', 't', '', 'k', '', 'e', terminal)) == 'string'
+    return type(redis.pcall('XADD', o, id, 't', '', 'k', '', 'i', '-1', 'e', terminal)) == 'string'
   end
   if add_at(tokens, part) then return tokens end
   if not drop_strangers(o) then redis.call('DEL', o) end
@@ -67,7 +67,7 @@ local function published(o, choices, reason)
   for _, entry in ipairs(entries) do
     local at_tokens, at_part = position(entry)
     local fields = table_of(entry[2])
-    local choice = at_tokens and kept[tonumber(fields.i) or -1]
+    local choice = at_tokens and kept[tonumber(fields.i or '0') or -1]
     if at_tokens then tokens, part = at_tokens, at_part end
     if choice then
       choice.texts[#choice.texts + 1] = fields.t

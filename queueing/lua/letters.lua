@@ -1,11 +1,17 @@
 -- Part 8: jobs posted again. A job's end is final, so a second try is a new job with the same body.
 
+-- What is wrong with a dead letter's entry id; nil: nothing.
+local function wrong_id(id)
+  local ms, count = (id or ''):match('^(%d+)%-(%d+)$')
+  if not ms or #ms > 19 or #count > 19 then return invalid('id', 'must be a dead letter\'s, such as 1736942400000-0') end
+end
+
 -- Accepts the body of `old_key` as `new_key`. Its idempotency key does not count: this repeat is meant.
 local function post_again(tag, old_key, new_key, args)
   if not is_job_key(new_key) then
     return invalid('key', 'use 1 to 64 characters out of A-Z a-z 0-9 _ -')
   end
-  if redis.call('EXISTS', name(tag, 'j', new_key)) == 1 then return {'exists', new_key} end
+  if is_taken(tag, new_key) then return {'exists', new_key} end
   local body = redis.pcall('GET', name(tag, 'p', old_key))
   if type(body) ~= 'string' then return {'unknown', old_key} end
   local job, problem = parse(tag, body)
@@ -28,10 +34,11 @@ end)
 
 -- FCALL headway_redrive 1 {lane} <dead letter's entry id> <new key> [max jobs] … as headway_submit -> as headway_retry
 register('headway_redrive', function(keys, args)
-  local tag, id, new_key = keys[1], args[1], args[2]
+  local tag, id, new_key, problem = keys[1], args[1], args[2], wrong_id(args[1])
+  if problem then return problem end
   local entry = shared(tag, 'XRANGE', name(tag, 'dlq'), id, id)[1]
   if not entry then
-    local exists = is_job_key(new_key) and redis.call('EXISTS', name(tag, 'j', new_key)) == 1
+    local exists = is_job_key(new_key) and is_taken(tag, new_key)
     return exists and {'exists', new_key} or {'unknown', id} -- `exists`: a repeat of this call
   end
   local key = table_of(entry[2]).job
@@ -47,6 +54,8 @@ register('headway_purge', function(keys, args)
   local dlq, entries = name(tag, 'dlq'), {}
   if #args == 0 then entries = shared(tag, 'XRANGE', dlq, '-', '+') end
   for _, id in ipairs(args) do
+    local problem = wrong_id(id)
+    if problem then return problem end
     for _, entry in ipairs(shared(tag, 'XRANGE', dlq, id, id)) do entries[#entries + 1] = entry end
   end
   for _, entry in ipairs(entries) do

@@ -1,4 +1,4 @@
--- Part 11: may a job be posted now?
+-- Part 15: may a job be posted now?
 
 -- FCALL headway_probe 1 {lane} -> ok
 -- Does nothing; yet it is a function that might write, and so the server refuses it whenever it would refuse a submit:

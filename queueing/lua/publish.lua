@@ -5,13 +5,21 @@ local function holds(tag, key, token)
   return token ~= '' and redis.pcall('HGET', name(tag, 'j', key), 'token') == token
 end
 
--- Appends the entry whose 6 arguments start at args[at]: id, i, t, k, e, l.
+-- Appends the entry whose 6 arguments start at args[at]: id, i, t, k, e, l. Most have neither another choice than
+-- the first, nor an end, nor log-probabilities, and a field that says nothing is left out: each costs time and memory.
 local function add_entry(o, args, at)
-  if args[at + 5] == '' then
-    return redis.pcall('XADD', o, args[at], 'i', args[at + 1], 't', args[at + 2], 'k', args[at + 3], 'e', args[at + 4])
+  local i, e, l = args[at + 1], args[at + 4], args[at + 5]
+  if i == '0' and e == '' and l == '' then
+    return redis.pcall('XADD', o, args[at], 't', args[at + 2], 'k', args[at + 3])
   end
-  return redis.pcall('XADD', o, args[at], 'i', args[at + 1], 't', args[at + 2], 'k', args[at + 3],
-    'e', args[at + 4], 'l', args[at + 5])
+  local entry = {'t', args[at + 2], 'k', args[at + 3]}
+  local function say(field, value)
+    entry[#entry + 1], entry[#entry + 2] = field, value
+  end
+  if i ~= '0' then say('i', i) end
+  if e ~= '' then say('e', e) end
+  if l ~= '' then say('l', l) end
+  return redis.pcall('XADD', o, args[at], unpack(entry))
 end
 
 -- Appends the entry at args[at] although the server refused it. It refuses an id that is not larger than the last one:
@@ -47,11 +55,20 @@ local function note_first(j)
   if not redis.call('HGET', j, 'first') then redis.call('HSET', j, 'first', whole(now_ms())) end
 end
 
+-- What is wrong with an emit's arguments; nil: nothing.
+local function wrong_emit(args)
+  for at = 3, #args, 9 do
+    if not tonumber(args[at]) then return invalid('entries_before', 'must be a number') end
+  end
+  return ragged(args, 1, 'key, token, entries before, id, i, t, k, e, l')
+end
+
 -- FCALL headway_emit 1 {lane}, then for each entry: <key> <token> <entries before> <tokens>-<part> <i> <t> <k> <e> <l>
 -- -> the keys of jobs that are lost, usually none. The most frequent call by far: two reads and one write for each
 -- entry, few arguments, and one hint for all.
 register('headway_emit', function(keys, args)
-  local tag = keys[1]
+  local tag, problem = keys[1], wrong_emit(args)
+  if problem then return problem end
   local stream_prefix, record_prefix, try = name(tag, 'o', ''), name(tag, 'j', ''), redis.pcall
   local lost, written, last, o, is_ours = {}, {}, nil, nil, false
   for at = 1, #args, 9 do
@@ -91,6 +108,7 @@ register('headway_finish', function(keys, args)
   if problem then return problem end
   local counts
   counts, problem = figures(args, 10, FINISH_COUNTS)
+  problem = problem or ragged(args, 15, 'id, i, t, k, e, l')
   if problem then return problem end
   local record = load_record(tag, key)
   if not record then return 'lost' end

@@ -1,203 +1,6 @@
--- A tenant's quotas. KEYS[1] is the tenant's tag, such as {t:acme}: these functions touch no lane.
---
--- A rate is a GCRA in the form of a leaky bucket (ITU-T I.371): what was admitted fills it, a limit of n a minute
--- drains n units per microsecond, and one request or token is UNITS units. All of it is whole numbers below 2^53,
--- so nothing is rounded. A bucket holds one minute's worth. What begins on an empty bucket counts as one burst for
--- BURST_US: nothing drains before, all of it afterwards, so that a limit of 50 admits exactly 50 of a burst however
--- slowly that arrives. queueing/leaky_bucket.py and memory_quotas.py say the same in Python.
---
--- A reservation is in flight from `reserve` to `settle` (or `unreserve`), as long as it is kept. One whose lease
--- ended is given back and noted as gone: its job, if there is one after all, is charged in full at its end.
+-- Part 13: a tenant's quotas: what is asked of its account. memory_quotas.py says the same in Python.
 
-do -- these names are nobody else's
-
-local UNITS = 60000000
-local BURST_US = 10000000
-local DAY_US = 86400000000
-local SOON_US = 1000000        -- a wait for the next of the tenant's jobs to start or end: nobody knows when
-local LONGEST_LEASE_MS = 3600000
-local GONE_KEPT_MS, GONE_KEPT = 86400000, 10000
-local BOOKS_KEPT_MS = 691200000 -- 8 days: no job's deadline is longer
-local SWEPT_PER_CALL = 100
-local ACCOUNT = {pattern = '^' .. ('(%d+) '):rep(14), format = ('%d '):rep(14)}
-
-local function now_us()
-  local time = redis.call('TIME')
-  return time[1] * 1000000 + time[2]
-end
-
-local function digits(value) return ('%d'):format(value) end
-local function in_ms(microseconds) return math.floor(microseconds / 1000) end
-
--- One command on one of the tenant's keys. A key that somebody filled with another type would make every call fail,
--- and in the middle: it goes, and the command is repeated.
-local function on(tag, command, key, ...)
-  local reply = redis.pcall(command, name(tag, key), ...)
-  if type(reply) == 'table' and reply.err then
-    if reply.err:find('WRONGTYPE', 1, true) then redis.call('DEL', name(tag, key)) end
-    return redis.call(command, name(tag, key), ...)
-  end
-  return reply
-end
-
--- The tenant's account: the buckets of requests and tokens; `day` and `spent`, the daily budget; `held`, the tokens
--- reserved in flight; `jobs` and `tokens`, those of them that wait; `dated`, when the keys' lifetimes were last set.
--- One string, which is read and written faster than a hash. What none of us can have written is an empty account.
-local function open_account(tag, now)
-  local figures = {(on(tag, 'GET', 'rl') or ''):match(ACCOUNT.pattern)}
-  for at = 1, 14 do
-    local value = tonumber(figures[at])
-    figures[at] = value and value < 2 ^ 53 and value or 0
-  end
-  local day, spent = figures[9], figures[10]
-  if day ~= math.floor(now / DAY_US) then day, spent = math.floor(now / DAY_US), 0 end
-  return {
-    requests = {level = figures[1], at = figures[2], hold = figures[3], rate = figures[4]},
-    tokens = {level = figures[5], at = figures[6], hold = figures[7], rate = figures[8]},
-    day = day, spent = spent, held = figures[11], waiting_jobs = figures[12], waiting_tokens = figures[13],
-    dated = figures[14],
-  }
-end
-
-local function close_account(tag, account)
-  if account.dated ~= account.day then -- once a day is enough, and costs less than always
-    account.dated = account.day
-    for _, key in ipairs({'res', 'inf', 'wait', 'gone'}) do redis.call('PEXPIRE', name(tag, key), BOOKS_KEPT_MS) end
-  end
-  local r, t = account.requests, account.tokens
-  local text = ACCOUNT.format:format(r.level, r.at, r.hold, r.rate, t.level, t.at, t.hold, t.rate, account.day,
-    account.spent, account.held, account.waiting_jobs, account.waiting_tokens, account.dated)
-  on(tag, 'SET', 'rl', text, 'PX', BOOKS_KEPT_MS)
-end
-
--- -- buckets -----------------------------------------------------------------------------------------
-
-local function drain(bucket, now)
-  if bucket.at > now or bucket.hold > now + BURST_US then bucket.at, bucket.hold = now, now end -- a clock set back
-  if now >= bucket.hold then
-    bucket.level = math.max(0, bucket.level - (now - bucket.at) * bucket.rate)
-    bucket.at = now
-  end
-end
-
--- From now on the bucket drains at this limit; without one there is nothing in it.
-local function set_rate(bucket, limit, now)
-  drain(bucket, now)
-  bucket.rate = limit or 0
-  if not limit then bucket.level = 0 end
-end
-
--- Fills a bucket that has a limit; a negative amount is given back.
-local function fill(bucket, amount, now)
-  if bucket.rate == 0 then return end
-  drain(bucket, now)
-  if bucket.level == 0 and amount > 0 then bucket.at, bucket.hold = now, now + BURST_US end
-  bucket.level = math.max(0, bucket.level + amount * UNITS)
-end
-
--- Microseconds until a bucket, drained up to now, is down to `level`.
-local function until_level(bucket, level, now)
-  local over = bucket.level - level
-  if over <= 0 then return 0 end
-  return math.max(bucket.at + math.ceil(over / bucket.rate), bucket.hold) - now
-end
-
--- What is left of a limit now, and the milliseconds until all of it is.
-local function left(bucket, limit, now)
-  if not limit then return '', '' end
-  return digits(math.max(0, math.floor((limit * UNITS - bucket.level) / UNITS))),
-    digits(math.ceil(until_level(bucket, 0, now) / 1000))
-end
-
--- -- reservations ------------------------------------------------------------------------------------
-
--- A reservation: tokens, those of them for the prompt, state ('q' waits, 'r' runs, 'g' gone), since (ms), nonce, and
--- the tokens that fill the bucket, which takes no more than it holds: the rest of a larger job is settled at its end.
-local function reservation(tag, job)
-  local text = on(tag, 'HGET', 'res', job)
-  if not text then return nil end
-  local tokens, prompt, state, since, nonce, filled = text:match('^(%d+) (%d+) ([qrg]) (%d+) (%S+) ?(%d*)$')
-  if not tokens then return nil end
-  return {tokens = tonumber(tokens), prompt = tonumber(prompt), state = state, since = tonumber(since), nonce = nonce,
-    filled = tonumber(filled) or tonumber(tokens)}
-end
-
-local function write_reservation(tag, job, r)
-  on(tag, 'HSET', 'res', job,
-    string.format('%d %d %s %d %s %d', r.tokens, r.prompt, r.state, r.since, r.nonce, r.filled))
-end
-
--- Counts a reservation as in flight. The longer it has been, the longer it need not be looked at again.
-local function hold(tag, account, job, r, state, lease_ms, now)
-  local at_ms = in_ms(now)
-  r.state = state
-  write_reservation(tag, job, r)
-  local lease = math.min(math.max(lease_ms, at_ms - r.since), LONGEST_LEASE_MS)
-  on(tag, 'ZADD', 'inf', digits(at_ms + lease), job)
-  account.held = account.held + r.tokens
-  if state == 'q' then
-    on(tag, 'ZADD', 'wait', digits(r.since), job)
-    account.waiting_jobs, account.waiting_tokens = account.waiting_jobs + 1, account.waiting_tokens + r.tokens
-  end
-end
-
--- Takes a reservation that is in flight out of the account's counts.
-local function let_go(tag, account, job, r)
-  on(tag, 'ZREM', 'inf', job)
-  account.held = math.max(0, account.held - r.tokens)
-  if r.state == 'q' then
-    on(tag, 'ZREM', 'wait', job)
-    account.waiting_jobs = math.max(0, account.waiting_jobs - 1)
-    account.waiting_tokens = math.max(0, account.waiting_tokens - r.tokens)
-  end
-end
-
-local function forget(tag, job, state)
-  on(tag, 'HDEL', 'res', job)
-  if state == 'g' then on(tag, 'ZREM', 'gone', job) end
-end
-
-local function give_back(account, r, now)
-  fill(account.requests, -1, now)
-  fill(account.tokens, -r.filled, now)
-end
-
--- Ends the reservations whose lease has: what they held is given back.
-local function sweep(tag, account, now)
-  local at_ms = in_ms(now)
-  local ended = on(tag, 'ZRANGEBYSCORE', 'inf', '-inf', digits(at_ms), 'LIMIT', 0, SWEPT_PER_CALL)
-  for _, job in ipairs(ended) do
-    local r = reservation(tag, job)
-    if r then
-      let_go(tag, account, job, r)
-      give_back(account, r, now)
-      r.state = 'g'
-      write_reservation(tag, job, r)
-      on(tag, 'ZADD', 'gone', digits(at_ms), job)
-    else
-      on(tag, 'ZREM', 'inf', job)
-    end
-  end
-  if #ended == 0 then return end
-  local old = on(tag, 'ZRANGEBYSCORE', 'gone', '-inf', digits(at_ms - GONE_KEPT_MS), 'LIMIT', 0, SWEPT_PER_CALL)
-  local over = on(tag, 'ZCARD', 'gone') - GONE_KEPT
-  if over > 0 then
-    for _, job in ipairs(on(tag, 'ZRANGE', 'gone', 0, over - 1)) do old[#old + 1] = job end
-  end
-  for _, job in ipairs(old) do forget(tag, job, 'g') end
-  -- These may be new since the account was dated, and the tenant may never call again.
-  for _, key in ipairs({'res', 'gone'}) do redis.call('PEXPIRE', name(tag, key), BOOKS_KEPT_MS) end
-end
-
--- Makes a lapsed reservation again: its job lives after all, so nothing is asked.
-local function revive(tag, account, job, r, state, lease_ms, now)
-  on(tag, 'ZREM', 'gone', job)
-  fill(account.requests, 1, now)
-  fill(account.tokens, r.filled, now)
-  hold(tag, account, job, r, state, lease_ms, now)
-end
-
--- -- admission ---------------------------------------------------------------------------------------
+local SOON_US = 1000000 -- a wait for the next of the tenant's jobs to start or end: nobody knows when
 
 -- The limit that refuses, and the microseconds until it may not, the longest wait if several do; nil: none does.
 -- What is larger than a limit of tokens in the queue or per minute passes when nothing else counts against it: it could
@@ -230,14 +33,33 @@ local function refusal(tag, account, tokens, limits, now)
   return by, longest
 end
 
+local KEPT_FOR = {'lease_ms', 1, MAX_MS}
+local MOST = 1e12 -- tokens: far beyond any job, and sums of them stay whole
+local RPM, TPM = {'rpm', 1, 1e8, false}, {'tpm', 1, 1e8, false}
+local RESERVE_FIGURES = {
+  KEPT_FOR, {'tokens', 0, MOST}, {'prompt_tokens', 0, MOST}, RPM, TPM, {'concurrency', 1, MOST, false},
+  {'queued_jobs', 1, MOST, false}, {'queued_tokens', 1, MOST, false}, {'daily_tokens', 1, MOST, false},
+}
+
+-- An error reply for a text that cannot stand in a reservation; nil: it can.
+local function wrong_name(what, text)
+  if not (text and text:match('^%S+$')) then return invalid(what:gsub(' ', '_'), 'must be a text without spaces') end
+end
+
 -- FCALL headway_reserve 1 {t:tenant} <job id> <nonce> <lease ms> <tokens> <prompt tokens>, then the limits or '':
 --       <rpm> <tpm> <concurrency> <queued jobs> <queued tokens> <daily tokens>
 -- -> ok | again (this job has one) | the limit that refuses; the reservation's nonce; ms to wait;
 --    requests left, ms until all are; tokens left, ms until all are; tokens of the day that nothing has or holds
 register('headway_reserve', function(keys, args)
-  local tag, job, nonce, lease_ms, tokens = keys[1], args[1], args[2], tonumber(args[3]), tonumber(args[4])
-  local limits = {rpm = tonumber(args[6]), tpm = tonumber(args[7]), concurrency = tonumber(args[8]),
-    queued_jobs = tonumber(args[9]), queued_tokens = tonumber(args[10]), daily_tokens = tonumber(args[11])}
+  local tag, job, nonce = keys[1], args[1], args[2]
+  local problem = wrong_name('job id', job) or wrong_name('nonce', nonce)
+  if problem then return problem end
+  local found
+  found, problem = figures(args, 3, RESERVE_FIGURES)
+  if problem then return problem end
+  local lease_ms, tokens = found[1], found[2]
+  local limits = {rpm = found[4], tpm = found[5], concurrency = found[6], queued_jobs = found[7],
+    queued_tokens = found[8], daily_tokens = found[9]}
   local now, outcome, wait = now_us(), 'ok', 0
   local account = open_account(tag, now)
   sweep(tag, account, now)
@@ -257,7 +79,7 @@ register('headway_reserve', function(keys, args)
     if by then
       outcome, wait = by, math.ceil(longest / 1000)
     else
-      r = {tokens = tokens, prompt = tonumber(args[5]), since = in_ms(now), nonce = nonce,
+      r = {tokens = tokens, prompt = found[3], since = in_ms(now), nonce = nonce,
         filled = limits.tpm and math.min(tokens, limits.tpm) or tokens}
       fill(account.requests, 1, now)
       fill(account.tokens, r.filled, now)
@@ -289,7 +111,8 @@ end
 
 -- FCALL headway_unreserve 1 {t:tenant}, then <job id> <nonce> for each -> how many were given back
 register('headway_unreserve', function(keys, args)
-  local tag = keys[1]
+  local tag, problem = keys[1], ragged(args, 1, 'job id, nonce')
+  if problem then return problem end
   return for_each(tag, args, 1, 2, function(account, now, job, r)
     if r.state ~= 'g' then
       let_go(tag, account, job, r)
@@ -299,14 +122,21 @@ register('headway_unreserve', function(keys, args)
   end)
 end, {'allow-oom'})
 
+local SETTLED = {{'prompt_tokens', 0, 1e15}, {'completion_tokens', 0, 1e15}} -- what a finish may say
+
 -- FCALL headway_settle 1 {t:tenant}, then <job id> <nonce> <prompt tokens> <completion tokens> for each
 -- -> how many were settled by this call: a second one finds nothing
 register('headway_settle', function(keys, args)
-  local tag = keys[1]
+  local tag, problem = keys[1], ragged(args, 1, 'job id, nonce, prompt tokens, completion tokens')
+  for at = 3, #args, 4 do
+    problem = problem or select(2, figures(args, at, SETTLED))
+  end
+  if problem then return problem end
   return for_each(tag, args, 1, 4, function(account, now, job, r, prompt, completion)
-    local used = tonumber(prompt) + tonumber(completion)
+    prompt, completion = math.min(tonumber(prompt), MOST), math.min(tonumber(completion), MOST)
+    local used = prompt + completion
     -- Without a worker's word nobody counted the prompt; it was computed if anything was published.
-    if tonumber(prompt) == 0 and used > 0 then used = used + r.prompt end
+    if prompt == 0 and used > 0 then used = used + r.prompt end
     if r.state == 'g' then
       fill(account.requests, 1, now)
       fill(account.tokens, used, now)
@@ -322,13 +152,18 @@ end, {'allow-oom'})
 -- FCALL headway_keep 1 {t:tenant} <lease ms>, then <job id> <nonce> <q or r> for each: this job lives, and waits or
 -- runs -> how many reservations go on; lapsed ones are made again
 register('headway_keep', function(keys, args)
-  local tag, lease_ms = keys[1], tonumber(args[1])
+  local tag, lease, problem = keys[1], figures(args, 1, {KEPT_FOR})
+  problem = problem or ragged(args, 2, 'job id, nonce, q or r')
+  for at = 4, #args, 3 do
+    if args[at] ~= 'q' and args[at] ~= 'r' then problem = problem or invalid('state', 'must be q or r') end
+  end
+  if problem then return problem end
   return for_each(tag, args, 2, 3, function(account, now, job, r, state)
     if r.state == 'g' then
-      revive(tag, account, job, r, state, lease_ms, now)
+      revive(tag, account, job, r, state, lease[1], now)
     else
       let_go(tag, account, job, r)
-      hold(tag, account, job, r, state, lease_ms, now)
+      hold(tag, account, job, r, state, lease[1], now)
     end
   end)
 end, {'allow-oom'})
@@ -337,33 +172,41 @@ end, {'allow-oom'})
 -- first; '' instead: those that wait, the oldest first; 'gone': those that lapsed, the latest first; without the first
 -- <skip> of them -> how many are in flight, then <job id> <nonce> for each
 register('headway_reservations', function(keys, args)
-  local tag, limit, skip, jobs = keys[1], tonumber(args[2]), tonumber(args[3] or '0'), nil
+  local tag, now, jobs = keys[1], now_us(), nil
+  local found, problem = figures(args, 2, {{'limit', 1, 1e6}, {'skip', 0, MOST, 0}})
+  local within = {0}
+  if not problem and args[1] ~= 'gone' then within, problem = figures(args, 1, {{'within_ms', 0, MAX_MS, 0}}) end
+  if problem then return problem end
+  local limit, skip, account = found[1], found[2], open_account(tag, now)
+  if check_account(tag, account, now) then close_account(tag, account) end
   if args[1] == '' then
     jobs = on(tag, 'ZRANGE', 'wait', skip, skip + limit - 1)
   elseif args[1] == 'gone' then
     jobs = on(tag, 'ZRANGE', 'gone', skip, skip + limit - 1, 'REV')
   else
-    local until_ms = digits(in_ms(now_us()) + tonumber(args[1]))
+    local until_ms = digits(in_ms(now) + within[1])
     jobs = on(tag, 'ZRANGEBYSCORE', 'inf', '-inf', until_ms, 'LIMIT', skip, limit)
   end
-  local found = {digits(on(tag, 'ZCARD', 'inf'))}
+  local reply = {digits(on(tag, 'ZCARD', 'inf'))}
   for _, job in ipairs(jobs) do
     local r = reservation(tag, job)
     if r then
-      found[#found + 1] = job
-      found[#found + 1] = r.nonce
+      reply[#reply + 1] = job
+      reply[#reply + 1] = r.nonce
     end
   end
-  return found
+  return reply
 end, {'allow-oom'})
 
 -- FCALL headway_account 1 {t:tenant} <rpm or ''> <tpm or ''>
 -- -> in flight, waiting jobs, waiting tokens, tokens held, tokens spent today; left as `reserve` says it
 register('headway_account', function(keys, args)
   local tag, now = keys[1], now_us()
-  local account = open_account(tag, now)
+  local found, problem = figures(args, 1, {RPM, TPM})
+  if problem then return problem end
+  local rpm, tpm, account = found[1], found[2], open_account(tag, now)
+  check_account(tag, account, now)
   sweep(tag, account, now)
-  local rpm, tpm = tonumber(args[1]), tonumber(args[2])
   set_rate(account.requests, rpm, now)
   set_rate(account.tokens, tpm, now)
   close_account(tag, account)
@@ -372,5 +215,3 @@ register('headway_account', function(keys, args)
   return {digits(on(tag, 'ZCARD', 'inf')), digits(account.waiting_jobs), digits(account.waiting_tokens),
     digits(account.held), digits(account.spent), requests, requests_ms, tokens, tokens_ms}
 end, {'allow-oom'})
-
-end

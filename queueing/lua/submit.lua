@@ -241,17 +241,14 @@ register('headway_submit', function(keys, args)
   if not problem then limits, problem = limits_of(args, 3) end
   if not problem then asked, problem = asked_of(args[10]) end
   if problem then return problem end
-  if redis.call('EXISTS', name(tag, 'j', key)) == 1 then return {'exists', key} end
+  if is_taken(tag, key) then return {'exists', key} end
   local same, print
   if job.idempotency_key then
     print = fingerprint(job, asked)
     if not print then return invalid('idempotency_key', 'the body has too many parts to be compared') end
     same = name(tag, 'idem', (job.tenant or 'default') .. ':' .. job.idempotency_key)
-    local earlier = shared(tag, 'GET', same)
-    if earlier then
-      local earlier_key, earlier_print = earlier:match('^(%S+) (%S+)$')
-      return {print == earlier_print and 'exists' or 'conflict', earlier_key}
-    end
+    local earlier_key, earlier_print = (shared(tag, 'GET', same) or ''):match('^([%w_-]+) (%x+)$')
+    if earlier_key then return {print == earlier_print and 'exists' or 'conflict', earlier_key} end
   end
   local books, exact, cost = open_books(tag), exact_ms(), cost_of(job, body)
   local full = refusal(books, job, cost, limits)

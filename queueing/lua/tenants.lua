@@ -1,4 +1,4 @@
--- Tenants' limits and API keys. KEYS[1] is {sys}; each change makes a new version, by which others notice.
+-- Part 14: tenants' limits and API keys. KEYS[1] is {sys}; each change makes a new version, by which others notice.
 
 do
 
@@ -33,10 +33,17 @@ local function object_of(text)
   if is_json and type(value) == 'table' and text:match('^%s*{') then return value end
 end
 
+local WRONG_TENANT = 'tenant: must be 1 to 64 characters out of A-Z a-z 0-9 _ . @ -'
+
+local function is_tenant(text)
+  return type(text) == 'string' and #text <= 64 and text:match('^[%w_.@-]+$') ~= nil
+end
+
 -- FCALL headway_tenant_set 1 {sys} <tenant> <JSON of fields; null takes one away> -> the whole as JSON
 -- An entry that is no JSON object is replaced.
 register('headway_tenant_set', function(keys, args)
   local tag, key, changes = keys[1], name(keys[1], 'tenants'), object_of(args[2] or '')
+  if not is_tenant(args[1]) and args[1] ~= '*' then return invalid(WRONG_TENANT) end
   if not changes then return invalid('changes: must be a JSON object of fields') end
   local wrong = stray(tag, 'tenants')
   if wrong then return wrong end
@@ -52,6 +59,7 @@ end)
 
 -- FCALL headway_tenant_rm 1 {sys} <tenant> -> 1, or 0 if there was none
 register('headway_tenant_rm', function(keys, args)
+  if not args[1] then return invalid(WRONG_TENANT) end
   local wrong = stray(keys[1], 'tenants')
   if wrong then return wrong end
   local removed = redis.call('HDEL', name(keys[1], 'tenants'), args[1])
@@ -64,7 +72,8 @@ end, {'allow-oom'})
 --    again changes nothing, so that what was set by hand since stays over a restart.
 register('headway_tenants_apply', function(keys, args)
   local tag, key, config, touched, named = keys[1], name(keys[1], 'tenants'), name(keys[1], 'config'), {}, {}
-  local wrong = stray(tag, 'tenants')
+  local wrong = args[1] and ragged(args, 2, 'tenant, JSON') or not args[1] and invalid('digest: missing')
+    or stray(tag, 'tenants')
   if wrong then return wrong end
   if redis.call('HGET', config, 'file') == args[1] then return touched end
   for at = 2, #args, 2 do
@@ -91,9 +100,7 @@ local function wrong_key(digest, key)
   end
   if not key then return 'key: must be a JSON object of tenant, name and created_ms' end
   local tenant, created = key.tenant, key.created_ms
-  if not (type(tenant) == 'string' and #tenant <= 64 and tenant:match('^[%w_.@-]+$')) then
-    return 'tenant: must be 1 to 64 characters out of A-Z a-z 0-9 _ . @ -'
-  end
+  if not is_tenant(tenant) then return WRONG_TENANT end
   if type(key.name) ~= 'string' then return 'name: must be a string' end
   if not (type(created) == 'number' and created >= 0 and created < LATEST_MS and created % 1 == 0) then
     return 'created_ms: must be whole milliseconds since 1970'
@@ -113,6 +120,7 @@ end)
 
 -- FCALL headway_key_rm 1 {sys} <sha256 of the key> -> 1, or 0 if there was none
 register('headway_key_rm', function(keys, args)
+  if not args[1] then return invalid('key: missing') end
   local wrong = stray(keys[1], 'keys')
   if wrong then return wrong end
   local removed = redis.call('HDEL', name(keys[1], 'keys'), args[1])
@@ -122,18 +130,18 @@ end, {'allow-oom'})
 
 -- FCALL headway_reserving 1 {sys} <tenant>: notes that the tenant may have reservations, for whoever keeps them
 register('headway_reserving', function(keys, args)
-  local key, now = name(keys[1], 'reserving'), now_ms()
-  redis.call('ZADD', key, now, args[1])
-  redis.call('PEXPIRE', key, RESERVING_KEPT_MS)
+  if not is_tenant(args[1]) then return invalid(WRONG_TENANT) end
+  on(keys[1], 'ZADD', 'reserving', now_ms(), args[1])
+  redis.call('PEXPIRE', name(keys[1], 'reserving'), RESERVING_KEPT_MS)
   return 'ok'
 end)
 
 -- FCALL headway_quiet 1 {sys} <tenant>…: these have none; those who said otherwise just now stay -> how many left
 register('headway_quiet', function(keys, args)
-  local key, before, removed = name(keys[1], 'reserving'), now_ms() - QUIET_MS, 0
+  local before, removed = now_ms() - QUIET_MS, 0
   for _, tenant in ipairs(args) do
-    local said = tonumber(redis.call('ZSCORE', key, tenant) or nil)
-    if said and said < before then removed = removed + redis.call('ZREM', key, tenant) end
+    local said = tonumber(on(keys[1], 'ZSCORE', 'reserving', tenant) or nil)
+    if said and said < before then removed = removed + on(keys[1], 'ZREM', 'reserving', tenant) end
   end
   return removed
 end, {'allow-oom'})

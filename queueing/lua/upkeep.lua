@@ -79,6 +79,10 @@ local function reap(tag, max_attempts, keeps, limit)
     else
       shared(tag, 'ZREM', name(tag, 'lease'), key)
       add(books, 'running', -1)
+      if not record then -- somebody deleted it while the job ran: its readers wait for an end
+        bury_stray(books, 'standard', key, now, keeps)
+        dead[#dead + 1] = is_job_key(key) and key or nil
+      end
     end
   end
   for _, key in ipairs(shared(tag, 'ZRANGEBYSCORE', name(tag, 'due'), '-inf', now, 'LIMIT', 0, limit)) do
@@ -148,7 +152,8 @@ end, {'allow-oom'})
 
 -- FCALL headway_weights 1 {lane}, then <tenant> <weight> for each tenant: replaces all weights.
 register('headway_weights', function(keys, args)
-  local weights = name(keys[1], 'weights')
+  local weights, problem = name(keys[1], 'weights'), ragged(args, 1, 'tenant, weight')
+  if problem then return problem end
   redis.call('DEL', weights)
   for at = 1, #args, 2 do redis.call('HSET', weights, args[at], args[at + 1]) end
   return 'ok'
@@ -181,6 +186,7 @@ end, {'allow-oom'})
 register('headway_heartbeat', function(keys, args)
   local ttl, problem = figures(args, 3, {{'ttl_ms', 1, MAX_MS}})
   if problem then return problem end
+  if not (args[4] and args[4] ~= '') then return invalid('model', 'must not be empty') end
   local tag, now = keys[1], now_ms()
   for kind, of in pairs({workers = 'zset', models = 'set'}) do
     if redis.call('TYPE', name(tag, kind)).ok ~= of then redis.call('DEL', name(tag, kind)) end

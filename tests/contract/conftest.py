@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headway.queueing.claims import Claim, Emit, Fenced, Finish
 from headway.queueing.events import (
     START,
     ChoiceEnd,
@@ -23,7 +24,7 @@ from headway.queueing.events import (
 )
 from headway.queueing.memory_queue import MemoryQueue
 from headway.queueing.messages import Job
-from headway.queueing.protocol import Claim, Emit, Fenced, Finish, Queue
+from headway.queueing.protocol import Queue
 from headway.queueing.redis_queue import RedisQueue
 from headway.queueing.settings import QueueSettings
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headway.queueing.errors import QueueFullError
-from headway.queueing.protocol import WorkerCard
+from headway.queueing.worker_card import WorkerCard
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Bench

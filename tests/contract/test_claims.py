@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headway.queueing.claims import Fenced, Finish
 from headway.queueing.events import ChoiceResult, Cursor, EndReason, JobState, TokenEvent
 from headway.queueing.messages import Priority, decode_job
-from headway.queueing.protocol import Cancelled, Fenced, Finish
+from headway.queueing.protocol import Cancelled
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Bench

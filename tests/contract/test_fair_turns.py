@@ -13,7 +13,7 @@ from headway.queueing.messages import Priority, decode_job
 if TYPE_CHECKING:
     from tests.contract.conftest import Bench
 
-    from headway.queueing.protocol import Claim
+    from headway.queueing.claims import Claim
 
 MODEL = "org/tiny"
 

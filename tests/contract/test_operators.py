@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headway.queueing.claims import Fenced
 from headway.queueing.errors import InvalidJobError, QueueFullError, UnknownJobError
 from headway.queueing.events import EndReason, JobState
 from headway.queueing.messages import Job, Priority, decode_job
-from headway.queueing.protocol import Fenced, Submitted
+from headway.queueing.protocol import Submitted
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Bench

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headway.queueing.claims import Fenced
 from headway.queueing.errors import (
     IdempotencyConflictError,
     InvalidJobError,
@@ -15,7 +16,7 @@ from headway.queueing.errors import (
 )
 from headway.queueing.events import START, ChoiceResult, Cursor, EndReason, JobState
 from headway.queueing.messages import Job, Priority
-from headway.queueing.protocol import Cancelled, Fenced
+from headway.queueing.protocol import Cancelled
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Bench

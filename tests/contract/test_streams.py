@@ -21,7 +21,7 @@ from headway.queueing.events import (
     TopLogprob,
     Usage,
 )
-from headway.queueing.protocol import WorkerCard
+from headway.queueing.worker_card import WorkerCard
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Bench

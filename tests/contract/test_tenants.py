@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headway.queueing.admission import Admission
+from headway.queueing.claims import Claim
 from headway.queueing.errors import (
     IdempotencyConflictError,
     InvalidJobError,
@@ -19,7 +20,7 @@ from headway.queueing.errors import (
 )
 from headway.queueing.events import JobState, Usage
 from headway.queueing.messages import Job, Priority, decode_job
-from headway.queueing.protocol import Claim, Submitted
+from headway.queueing.protocol import Submitted
 from headway.queueing.quota_values import QuotaLimit, Refusal, Reservation, TenantUsage
 from headway.queueing.settling import keep_reservations, settle
 from headway.queueing.tenants import EVERYONE, TenantLimits
@@ -172,6 +173,18 @@ async def test_waiting_jobs_are_bounded_and_a_start_makes_room(desk: Desk, bench
     await desk.post()
     usage = await desk.usage()
     assert (usage.in_flight, usage.waiting_jobs) == (3, 2)
+
+
+async def test_a_start_behind_reservations_without_jobs_makes_room(desk: Desk, bench: Bench) -> None:
+    await desk.limit(queued_jobs=35)
+    for n in range(34):
+        await reserve(bench, f"org--tiny:0:never{n}", tokens=1)
+    await desk.post()
+    assert (await desk.refused()).limit is QuotaLimit.QUEUED_JOBS
+    await bench.claim_one()
+    await desk.post()
+    usage = await desk.usage()
+    assert (usage.in_flight, usage.waiting_jobs) == (36, 35)
 
 
 async def test_waiting_tokens_are_bounded(desk: Desk, bench: Bench) -> None:

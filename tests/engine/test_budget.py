@@ -149,6 +149,19 @@ def test_a_late_token_does_not_make_all_later_ones_late() -> None:
     assert seconds_of(plan) == pytest.approx(0.2, rel=0.1)
 
 
+def test_a_device_that_takes_as_long_for_one_token_as_for_many_computes_many() -> None:
+    # A slow start-up per step and a little noise: by the fit tokens cost nothing, and no step is in time.
+    cost, rng = CostModel(), random.Random(5)
+    while not (cost.is_trusted and cost.marginal_seconds(0, 64) == 0.0):
+        size = rng.randint(2, 200)
+        cost.observe(shape_of([(0, size)]), 1.0 - 0.001 * size + 0.02 * rng.random())
+    assert cost.step_seconds() > StepLimits().max_step_seconds
+    scheduler = make_scheduler(StepLimits(max_step_tokens=256), cost)
+    scheduler.add(spec("a", prompt=5000))
+    plan, _ = step(scheduler, 0.0)
+    assert plan.new_tokens == 256
+
+
 def test_without_trust_in_the_model_tokens_are_the_budget() -> None:
     scheduler = make_scheduler(StepLimits(max_step_tokens=256, max_step_seconds=0.01), CostModel())
     scheduler.add(spec("a", prompt=5000))

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from headway.engine.fairness import VirtualTimes
+from headway.engine.fairness import MOST_IDLE, VirtualTimes
 
 
 def test_service_counts_by_weight() -> None:
@@ -75,6 +75,22 @@ def test_a_step_charged_after_its_tenant_left_still_counts() -> None:
     times.leave("a")
     times.charge("a", 40.0)
     assert times.join("a").time == 45.0
+
+
+def test_tenants_that_come_and_go_below_a_weighty_one_that_stays_are_no_endless_list() -> None:
+    times = VirtualTimes({"weighty": 1e6})
+    times.join("weighty")
+    times.join("greedy")
+    times.charge("greedy", 1e6)
+    times.leave("greedy")
+    for place in range(MOST_IDLE + 100):
+        times.join(f"t{place}")
+        times.leave(f"t{place}")
+        times.charge(f"t{place}", 100.0 + place)  # for a step that ran meanwhile
+        times.charge("weighty", 100.0)
+    assert len(times) <= MOST_IDLE + 2
+    assert times.join("greedy").time == 1e6
+    assert times["weighty"].time < 1.0
 
 
 def test_tenants_that_came_and_went_are_forgotten() -> None:

@@ -181,6 +181,17 @@ def test_case_11_a_late_result_never_lands_on_a_resubmitted_id() -> None:
     assert bench.tokens["a"] == 8
 
 
+def test_case_11_a_late_end_never_ends_a_resubmitted_id() -> None:
+    bench = Bench()
+    bench.add("a")
+    bench.scheduler.cancel("a", FinishReason.CANCELLED)
+    bench.add("a", epoch=1)
+    bench.scheduler.finish(RequestKey("a", 0))
+    assert bench.scheduler.announce(RequestKey("a", 0)) is None
+    bench.run()
+    assert bench.tokens["a"] == 8
+
+
 def test_case_12_a_completion_that_comes_twice_counts_once() -> None:
     bench = Bench()
     bench.add("a")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -69,6 +72,40 @@ def test_the_drawing_of_the_house_shows_every_file() -> None:
     files = {path.stem for path in (ROOT / "engine").glob("*.py")}
     assert sorted(files - set(drawn)) == []
     assert sorted(set(drawn) - files) == []
+
+
+def code_lines(path: Path) -> int:
+    """Lines with code on them: no comments, docstrings or blank lines."""
+    text = path.read_text(encoding="utf-8")
+    documents = {
+        line
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    code = {
+        line
+        for token in tokens
+        if token.type not in (tokenize.COMMENT, tokenize.ENDMARKER) and token.string.strip()
+        for line in range(token.start[0], token.end[0] + 1)
+    }
+    return len(code - documents)
+
+
+def test_the_page_says_how_long_the_scheduler_is_and_it_stays_about_1500_lines() -> None:
+    page = (ROOT / "engine" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]+) \| (`\w+` \d+[^|]*) \| ([\d,]+) \|$", page, re.MULTILINE)
+    assert len(rows) == 3
+    for name, files, total in rows:
+        told = {file: int(lines) for file, lines in re.findall(r"`(\w+)` (\d+)", files)}
+        counted = {file: code_lines(ROOT / "engine" / f"{file}.py") for file in told}
+        far = {file: lines for file, lines in counted.items() if abs(lines - told[file]) > 5}
+        assert far == {}, f"{name}: these have other lengths by now"
+        assert sum(told.values()) == int(total.replace(",", ""))
+    assert sum(int(lines) for lines in re.findall(r"` (\d+)", rows[0][1])) <= 1600
 
 
 def test_no_two_decisions_share_a_number_and_those_that_the_code_names_exist() -> None:

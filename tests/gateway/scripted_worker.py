@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from headway.queueing.claims import Claim, Emit, Fenced, Finish
 from headway.queueing.errors import QueueUnavailableError
 from headway.queueing.events import (
     ChoiceEnd,
@@ -22,7 +23,8 @@ from headway.queueing.events import (
     Usage,
 )
 from headway.queueing.messages import Job, decode_job
-from headway.queueing.protocol import Claim, Emit, Fenced, Finish, Queue, WorkerCard
+from headway.queueing.protocol import Queue
+from headway.queueing.worker_card import WorkerCard
 
 MODEL = "tiny"
 T = TypeVar("T")

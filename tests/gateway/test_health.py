@@ -20,7 +20,7 @@ from headway.gateway.settings import GatewaySettings
 from headway.queueing.client import Client
 from headway.queueing.errors import QueueUnavailableError
 from headway.queueing.memory_queue import MemoryQueue
-from headway.queueing.protocol import WorkerCard
+from headway.queueing.worker_card import WorkerCard
 
 
 class Unreachable(MemoryQueue):

@@ -105,6 +105,25 @@ async def test_a_cursor_that_no_event_had_is_refused(http: httpx.AsyncClient, ri
         assert response.json()["error"]["code"] == "invalid_cursor"
 
 
+async def test_a_reader_that_is_ahead_of_a_running_job_waits_for_what_follows(rig: Rig) -> None:
+    """A failover lost what it has read: those tokens come again under the same cursors, not for it."""
+    ticket = asyncio.Semaphore(2)
+
+    async def pace() -> None:
+        await ticket.acquire()
+
+    rig.worker.script = Script(pieces=tuple(f"<{index}>" for index in range(8)), pace=pace)
+    job_id = await post_job(rig)
+    async with rig.serve() as url, httpx.AsyncClient(base_url=url) as http:
+        headers = {"Last-Event-ID": "5-0"}
+        async with http.stream("GET", f"/v1/jobs/{job_id}/stream", headers=headers) as response:
+            assert response.status_code == 200, await response.aread()
+            for _ in range(8):
+                ticket.release()
+            got = [event async for event in events(response)]
+    assert [event.id for event in got] == ["6-0", "7-0", "8-0", "8-1"]
+
+
 async def test_readers_that_come_and_go_while_tokens_flow_see_each_event_once(rig: Rig) -> None:
     """Reconnects after every second event, late and early, against a worker that is still writing."""
     ticket = asyncio.Semaphore(0)

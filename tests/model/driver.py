@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from tests.model.functions import Outcome
 from tests.model.states import ABSENT, END, FINISHED, Action, Call, Given, Job, World
 
+from headway.queueing.claims import Emit, Fenced, Finish
 from headway.queueing.errors import UnknownJobError
 from headway.queueing.events import (
     START,
@@ -23,7 +24,6 @@ from headway.queueing.events import (
     Usage,
 )
 from headway.queueing.memory_queue import MemoryQueue
-from headway.queueing.protocol import Emit, Fenced, Finish
 from headway.queueing.redis_queue import RedisQueue
 
 MODEL: Final = "tiny"

@@ -211,7 +211,7 @@ MEMORY_MUTANTS = (
     ),
     _victims(
         "a set that does not free enough goes anyway",
-        "        if not self._is_enough(chosen, needed_blocks, needed_sequences):\n            return ()\n",
+        "        if not is_enough(chosen):\n            return ()\n",
         "",
     ),
     _victims(

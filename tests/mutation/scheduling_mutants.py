@@ -78,7 +78,7 @@ SCHEDULING_MUTANTS = (
         "tests/simulation/test_fair_shares.py::test_a_cancelled_request_pays_for_the_step_that_ran_meanwhile",
     ),
     _budget("decodes cost no tokens", "        self.tokens -= len(decodes)\n", "", WALK),
-    _budget("a step may take any time", "if seconds <= self.seconds or tokens <= least:", "if True:"),
+    _budget("a step may take any time", "if seconds <= left or tokens <= least:", "if True:"),
     _budget("a decode may be left out for ever", "request.skipped_steps += 1", "request.skipped_steps += 0"),
     _budget(
         "a late token ends the step at once",
@@ -108,6 +108,18 @@ SCHEDULING_MUTANTS = (
         "r.spec.priority > priority and",
         "r.spec.priority > priority + 9 and",
     ),
+    _admission(
+        "blocks that the beneficiary shares count as room",
+        "kept=set(self.memory.found_blocks(request)),",
+        "kept=set(),",
+        "tests/engine/test_displacing.py",
+    ),
+    _admission(
+        "who is on hold keeps its blocks from a better class",
+        "self.active if sequences else self.running.values()",
+        "self.active",
+        "tests/engine/test_displacing.py",
+    ),
     _admission("who was starved is displaced again", " and not r.is_pinned]", "]"),
     _admission("a duplicate is not waited for", "if self.memory.is_expected(request):", "if False:"),
     Mutant(
@@ -132,7 +144,7 @@ SCHEDULING_MUTANTS = (
     Mutant(
         "a step that preempts starts others",
         "engine/planner.py",
-        "if self._preempted_step == self._step or",
+        "if self._has_preempted or",
         "if",
         "tests/engine/test_planner.py",
     ),
@@ -158,7 +170,7 @@ SCHEDULING_MUTANTS = (
         ENDS,
     ),
     _roster(
-        "a result of an older epoch counts",
+        "a word about an older epoch counts",
         " and request.key.epoch == key.epoch else None",
         " else None",
         CASES,

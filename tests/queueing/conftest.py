@@ -10,6 +10,7 @@ from typing import Protocol
 import pytest
 from tests.queueing.lossy_link import LossyLink
 
+from headway.queueing.claims import Emit, Finish
 from headway.queueing.events import (
     START,
     ChoiceEnd,
@@ -22,7 +23,7 @@ from headway.queueing.events import (
     TokenEvent,
     Usage,
 )
-from headway.queueing.protocol import Emit, Finish, Queue
+from headway.queueing.protocol import Queue
 from headway.queueing.redis_queue import RedisQueue
 from headway.queueing.settings import DEFAULTS, QueueSettings
 

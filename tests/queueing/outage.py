@@ -6,9 +6,9 @@ import asyncio
 
 from tests.queueing.conftest import Held, emit, stop
 
+from headway.queueing.claims import Fenced
 from headway.queueing.errors import QueueUnavailableError
 from headway.queueing.events import START, EndEvent, StreamEvent
-from headway.queueing.protocol import Fenced
 from headway.queueing.redis_queue import RedisQueue
 
 

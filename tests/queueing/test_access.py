@@ -15,11 +15,11 @@ from tests.queueing.conftest import BODY, MODEL, TAG, Held, emit, follow, stop
 
 from headway.queueing.access import ADMIN, GATEWAY, PRODUCER, ROLES, WORKER, Role
 from headway.queueing.admission import Admission
+from headway.queueing.claims import Fenced, Finish
 from headway.queueing.errors import QueueingError, ServerUnsuitableError
 from headway.queueing.events import START
 from headway.queueing.functions import library
 from headway.queueing.messages import Job
-from headway.queueing.protocol import Fenced, Finish
 from headway.queueing.redis_queue import RedisQueue
 from headway.queueing.server import Server
 from headway.queueing.settings import QueueSettings

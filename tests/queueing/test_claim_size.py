@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from tests.queueing.conftest import BODY, MODEL
 
+from headway.queueing.claims import Emit
 from headway.queueing.events import Cursor, TokenEvent
-from headway.queueing.protocol import Emit
 
 if TYPE_CHECKING:
     from tests.queueing.conftest import OpenQueue

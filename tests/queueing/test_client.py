@@ -20,7 +20,7 @@ from headway.queueing.errors import (
     QueueUnavailableError,
     UnknownJobError,
 )
-from headway.queueing.events import Cursor, EndEvent, EndReason, JobState, JobStatus, StreamEvent
+from headway.queueing.events import Cursor, EndEvent, EndReason, JobResult, JobState, JobStatus, StreamEvent
 from headway.queueing.memory_queue import MemoryQueue
 from headway.queueing.messages import Job
 from headway.queueing.protocol import Cancelled, Queue
@@ -144,6 +144,35 @@ async def test_a_stream_is_patient_between_two_reads_too() -> None:
     await client.cancel(submitted.job_id)
     (end,) = [event async for event in client.stream(submitted.job_id)]
     assert isinstance(end, EndEvent)
+
+
+class AwayForEachFirstCall(MemoryQueue):
+    """Its server is away when the answer is asked for, and again when the record is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.met: set[str] = set()
+
+    def _away_once(self, call: str) -> None:
+        if call not in self.met:
+            self.met.add(call)
+            raise QueueUnavailableError("away", retry_after_seconds=0.01)
+
+    async def result(self, job_id: str) -> JobResult | None:
+        self._away_once("result")
+        return await super().result(job_id)
+
+    async def status(self, job_id: str) -> JobStatus:
+        self._away_once("status")
+        return await super().status(job_id)
+
+
+async def test_who_waits_for_an_answer_is_as_patient_as_a_stream() -> None:
+    client = Client(AwayForEachFirstCall())
+    worker = asyncio.create_task(serve_one(client.queue))
+    result = await client.run(model=MODEL, prompt="x")
+    assert result.choices[0].text == "t1 t2 t3 "
+    await worker
 
 
 async def test_a_stream_gives_up_when_its_patience_ends(start_redis: StartRedis) -> None:

@@ -12,9 +12,11 @@ from tests.queueing.conftest import emit, follow, stop
 from tests.queueing.outage import patient_follow, work_through
 from tests.server_groups import ClusterServers, eventually, free_port
 
+from headway.queueing.claims import Fenced
+from headway.queueing.client import Client
 from headway.queueing.errors import QueueUnavailableError, ServerUnsuitableError
 from headway.queueing.events import START, Cursor, JobState
-from headway.queueing.protocol import Fenced
+from headway.queueing.keys import tenant_tag
 from headway.queueing.server import Server
 from headway.queueing.settings import QueueSettings
 
@@ -31,6 +33,10 @@ def body(model: str) -> bytes:
 
 def slot(model: str) -> int:
     return key_slot(f"{{{model}:0}}".encode())
+
+
+def tenant_slot(tenant: str) -> int:
+    return key_slot(tenant_tag(tenant).encode())
 
 
 def models_of_each_node(cluster: ClusterServers) -> list[str]:
@@ -186,6 +192,29 @@ async def test_a_slot_that_moves_refuses_its_lane_and_loses_nothing(
         assert await queue.emit([emit(claim, 1, 2)]) == (Fenced.OK,)
         assert await queue.finish([stop(claim, 2)]) == (Fenced.OK,)
         assert {each.job_id for each in await queue.claim(model, "w", 9)} == set(ids) - {claim.job_id}
+    finally:
+        cluster.empty()
+        cluster.end_move(number, source)
+
+
+async def test_jobs_that_a_moving_slot_refused_hold_nothing_of_their_tenant(
+    cluster: ClusterServers, open_queue: OpenQueue
+) -> None:
+    """The tenant's account is elsewhere and answers: else a few tries would use up its limits."""
+    queue = open_queue(cluster.url)
+    await queue.check_server()
+    client, model = Client(queue), models_of_each_node(cluster)[0]
+    source, target, number = cluster.serving(slot(model)), cluster.primaries[1], slot(model)
+    tenant = next(
+        name for name in map(str, range(99)) if cluster.serving(tenant_slot(name)) is cluster.primaries[2]
+    )
+    limits = await queue.tenant_store.set(tenant, {"concurrency": 2})
+    try:
+        cluster.begin_move(number, source, target)
+        for _ in range(4):
+            with pytest.raises(QueueUnavailableError, match="moves to another node"):
+                await client.submit(model=model, prompt="x", tenant=tenant)
+        assert (await queue.quota_store.usage(tenant, limits)).in_flight == 0
     finally:
         cluster.empty()
         cluster.end_move(number, source)

@@ -12,9 +12,9 @@ from tests.conftest import ANY
 from tests.queueing.conftest import BODY, MODEL, emit, follow, stop
 
 import headway.queueing.node as node_module
+from headway.queueing.claims import Fenced
 from headway.queueing.errors import QueueingError, QueueUnavailableError
 from headway.queueing.events import START, Cursor, EndEvent, EndReason, JobState, TokenEvent
-from headway.queueing.protocol import Fenced
 from headway.queueing.settings import QueueSettings
 
 if TYPE_CHECKING:

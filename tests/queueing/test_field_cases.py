@@ -11,11 +11,11 @@ from tests.queueing.conftest import BODY, MODEL, TAG, emit, follow, stop
 from tests.queueing.outage import patient_follow
 from tests.server_groups import TcpServer, eventually, until_replicated
 
+from headway.queueing.claims import Emit, Fenced
 from headway.queueing.errors import QueueUnavailableError
 from headway.queueing.events import START, Cursor, EndEvent, JobState
 from headway.queueing.functions import library
 from headway.queueing.memory_queue import MemoryQueue
-from headway.queueing.protocol import Emit, Fenced
 from headway.queueing.settings import QueueSettings
 
 if TYPE_CHECKING:

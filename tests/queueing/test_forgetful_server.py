@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import redis
 from tests.queueing.conftest import BODY, MODEL, TAG, emit, stop
 
+from headway.queueing.claims import Emit, Fenced
 from headway.queueing.events import START, Cursor, EndEvent, EndReason
-from headway.queueing.protocol import Emit, Fenced
 from headway.queueing.redis_queue import RedisQueue
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import pytest
 import redis
 from tests.queueing.conftest import MODEL, TAG, stop
 
+from headway.queueing.claims import Claim, Fenced
 from headway.queueing.events import JobState
-from headway.queueing.protocol import Claim, Fenced
 from headway.queueing.settings import QueueSettings
 
 if TYPE_CHECKING:

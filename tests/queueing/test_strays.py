@@ -8,9 +8,10 @@ import pytest
 import redis
 from tests.queueing.conftest import BODY, MODEL, TAG, emit, stop
 
+from headway.queueing.claims import Fenced
 from headway.queueing.errors import UnknownJobError
 from headway.queueing.events import START, Cursor, EndEvent, EndReason, JobState, TokenEvent
-from headway.queueing.protocol import Fenced, WorkerCard
+from headway.queueing.worker_card import WorkerCard
 
 if TYPE_CHECKING:
     from tests.queueing.conftest import OpenQueue

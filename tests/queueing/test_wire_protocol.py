@@ -13,6 +13,7 @@ import pytest
 import redis
 from tests.conftest import missing
 
+from headway.queueing.claims import Emit, Finish
 from headway.queueing.events import (
     ChoiceEnd,
     ChoiceResult,
@@ -28,7 +29,6 @@ from headway.queueing.memory_band import FORGET_MS
 from headway.queueing.memory_bounds import SHARE_OF_FREE
 from headway.queueing.memory_lane import AGED_TENANTS, DEAD_LETTERS_KEPT, RECENT_KEPT
 from headway.queueing.messages import MAX_JOB_BYTES
-from headway.queueing.protocol import Emit, Finish
 from headway.queueing.redis_queue import RedisQueue
 from headway.queueing.schema import schema_text
 from headway.queueing.settings import AGED_EVERY, DEFAULTS
@@ -79,7 +79,7 @@ async def test_the_documented_commands_post_a_job_and_read_its_tokens(
     lines = output.decode().split("\n")
     assert lines[:2] == ["created", "order-1042"]
     assert lines[2:4] == ["o:{smollm2-135m:0}:order-1042", "2-0"]
-    assert lines[4:12] == ["i", "0", "t", "Hi there", "k", "10,11", "e", ""]
+    assert lines[4:8] == ["t", "Hi there", "k", "10,11"]
 
 
 def test_a_raw_producer_follows_cancels_and_fetches(redis_url: str) -> None:
@@ -99,7 +99,7 @@ def test_a_raw_producer_follows_cancels_and_fetches(redis_url: str) -> None:
         assert raw.fcall("headway_cancel", 1, tag, "none", "why") == b"unknown"
         ((entry_id, entry),) = raw.xrange(f"o:{tag}:k", "(0-0", "+")
         assert entry_id == b"0-1"
-        assert list(entry) == [b"i", b"t", b"k", b"e"]
+        assert list(entry) == [b"t", b"k", b"i", b"e"]
         terminal = orjson.loads(entry[b"e"])
         assert set(terminal) == {"reason", "choices", "usage", "error"}
         answer = orjson.loads(raw.get(f"r:{tag}:k"))

@@ -10,9 +10,9 @@ from itertools import count
 from random import Random
 from typing import Any, Final
 
+from headway.queueing.claims import Claim, Finish
 from headway.queueing.events import ChoiceEnd, Cursor, EndEvent, EndReason, JobResult, Usage
 from headway.queueing.memory_queue import MemoryQueue
-from headway.queueing.protocol import Claim, Finish
 from headway.queueing.settings import QueueSettings
 
 MODEL: Final = "tiny"

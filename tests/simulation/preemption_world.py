@@ -27,6 +27,8 @@ from headway.engine.values import Emission, FinishReason, RequestSpec, Sampling,
 
 CHEAP_SWAPS = PreemptionCosts(1.0, 1e9, 1e9)
 NO_SWAPS = PreemptionCosts(1.0, 1e-9, 1e-9)
+DEAR_WAYS = PreemptionCosts(1.0, 5.0, 5.0)
+"""Coming back takes so long, either way, that waiting for somebody's end is often better."""
 
 
 @dataclass
@@ -64,7 +66,7 @@ class PreemptionWorld:
             copy_delay=copy_delay,
             max_model_len=min(24, block_count * block_size),
             alphabet=alphabet,
-            cost=StepCost(per_step=0.01, per_new_token=0.001, per_context_token=0.0001),
+            cost=StepCost(0.01, 0.1 if costs is DEAR_WAYS else 0.001, 0.0001),
         )
         sequences = rng.randint(1, 9)
         self.max_preemptions = max_preemptions
@@ -93,6 +95,8 @@ class PreemptionWorld:
             self.ledger, self.limits, POLICIES[policy](), eos, cost=cost, memory=self.memory
         )
         self.told: dict[str, Told] = {}
+        self.held: set[str] = set()
+        """Who may be on hold."""
         self.now: float = 0.0
         self.count = 0
         self.seen: Counter[str] = Counter()
@@ -149,11 +153,14 @@ class PreemptionWorld:
 
     def hold(self) -> None:
         if self.live:
-            self.scheduler.hold(self.rng.choice(self.live).spec.request_id)
+            request_id = self.rng.choice(self.live).spec.request_id
+            self.scheduler.hold(request_id)
+            self.held.add(request_id)
 
     def unhold(self) -> None:
         for told in self.live:
             self.scheduler.unhold(told.spec.request_id)
+        self.held.clear()
 
     def change(self) -> None:
         """Weights, classes and limits change while requests run."""
@@ -226,9 +233,13 @@ class PreemptionWorld:
         return True
 
     def plan(self) -> StepPlan | None:
-        """[S1, S4, S7, S13, B4] The next plan, within all limits."""
+        """[S1, S4, S5, S7, S13, B4] The next plan, within all limits; none only when nobody can get on.
+
+        The engine sleeps then until a call comes: work that waits for nothing but a step would wait for ever.
+        """
         plan = self.scheduler.plan(self.now)
         if plan is None:
+            assert self.held or not self.live, "nothing is planned, and nothing is to come"
             return None
         keys = [chunk.key for chunk in plan.chunks]
         assert len(keys) == len(set(keys)) <= self.limits.max_sequences
@@ -289,4 +300,5 @@ class PreemptionWorld:
             preemptions=sum(self.memory.preemptions.values()),
             evictions=self.ledger.cache.evicted_blocks,
             forked=self.memory.forks.shared_tokens,
+            deferred=self.memory.giving_way.deferred,
         )

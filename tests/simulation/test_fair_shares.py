@@ -169,7 +169,7 @@ def test_a_weight_that_changes_while_requests_run_changes_the_shares_from_then_o
     assert run(600) == pytest.approx(1.0, rel=0.1)
     service.scheduler.set_weight("a", 4.0)
     assert run(1200) == pytest.approx(4.0, rel=0.15)
-    with pytest.raises(ValueError, match="give more than 0"):
+    with pytest.raises(ValueError, match="above 0"):
         service.scheduler.set_weight("a", 0.0)
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation.ahead_world import AheadWorld
-from tests.simulation.preemption_world import CHEAP_SWAPS, NO_SWAPS
+from tests.simulation.preemption_world import CHEAP_SWAPS, DEAR_WAYS, NO_SWAPS
 
 from headway.engine.preemption import PreemptionCosts
 
@@ -38,7 +38,7 @@ def walk_on(first_seed: int, operations: int, costs: PreemptionCosts, steps: int
 @given(rng=st.randoms(use_true_random=False), operations=st.integers(1, 120))
 @settings(max_examples=60, deadline=None)
 def test_any_short_walk_ends_with_the_right_answers(rng: random.Random, operations: int) -> None:
-    walk(rng, operations, rng.choice((CHEAP_SWAPS, NO_SWAPS)))
+    walk(rng, operations, rng.choice((CHEAP_SWAPS, NO_SWAPS, DEAR_WAYS)))
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,18 @@ def test_long_walks_end_with_the_right_answers(costs: PreemptionCosts, swaps: bo
     assert (seen["out"] > 20 and seen["back"] > 20) == swaps, seen
 
 
+def test_who_waits_for_the_ends_of_others_is_not_waiting_for_those_who_wait_as_well() -> None:
+    """Found by the grid of ways to give way: where all lack a block, nobody's end comes by itself."""
+    assert walk_on(0, operations=500, costs=DEAR_WAYS, steps=10_000)["deferred"] > 30
+
+
+def test_a_fork_of_who_just_came_back_from_the_host_waits_for_its_blocks_also_after_a_failed_step() -> None:
+    """Found by the half million: the failed step had called the swap complete while it was under way."""
+    walk(random.Random(4435), 500, CHEAP_SWAPS)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("costs", [CHEAP_SWAPS, NO_SWAPS], ids=["swap", "recompute"])
+@pytest.mark.parametrize("costs", [CHEAP_SWAPS, NO_SWAPS, DEAR_WAYS], ids=["swap", "recompute", "dear"])
 def test_half_a_million_steps_end_with_the_right_answers(costs: PreemptionCosts) -> None:
     walk_on(1000, operations=500, costs=costs, steps=500_000)

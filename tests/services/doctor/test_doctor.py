@@ -146,13 +146,17 @@ def test_an_old_version_is_found(facts: Facts) -> None:
         assert examine("version", replace(facts, servers=(replace(server, info=info),))).verdict is verdict
 
 
-def test_slots_that_nobody_serves_are_counted() -> None:
+def test_slots_that_nobody_serves_and_those_that_move_are_counted() -> None:
     cluster = ClusterServers("redis7", *GOOD)
     try:
         cluster.start()
         whole = doctor(cluster.url)
         assert finding(whole, "slots") == Finding(Verdict.OK, "all, on 3 primaries")
         assert cluster.primaries[0].place in finding(whole, "functions").found, "the worst, by name"
+        cluster.begin_move(0, cluster.primaries[0], cluster.primaries[1])
+        moving = finding(doctor(cluster.url), "slots")
+        assert (moving.verdict, moving.found[:10]) == (Verdict.WARN, "1 of 16384")
+        cluster.end_move(0, cluster.primaries[0])
         cluster.primaries[2].command("CLUSTER", "DELSLOTS", "16383")
         seen = doctor("redis+cluster://" + cluster.primaries[2].place)
         assert finding(seen, "slots") == Finding(Verdict.FAIL, "1 of 16384 slots have no primary")

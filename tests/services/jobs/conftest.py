@@ -11,7 +11,7 @@ import pytest
 from tests.contract.conftest import MODEL, Bench
 from tests.services.up.conftest import command
 
-from headway.queueing.protocol import WorkerCard
+from headway.queueing.worker_card import WorkerCard
 
 if TYPE_CHECKING:
     import subprocess

@@ -145,6 +145,48 @@ def test_a_letter_without_a_body_is_told_and_stops_no_other(ask: Command, play: 
     assert left(ask) == ["b"]
 
 
+def test_a_letter_whose_body_is_no_job_is_told_and_stops_no_other(
+    ask: Command, play: Play, redis_url: str
+) -> None:
+    import redis
+
+    play(three_letters)
+    with redis.Redis.from_url(redis_url) as raw:
+        raw.set(f"p:{{{LANE}}}:a", '{"model": 5')
+    done = ask("dlq", "redrive", "--all", "--yes")
+    assert done.returncode == 1
+    assert "body: not valid JSON" in done.stdout
+    assert left(ask) == ["a"]
+
+
+def test_a_server_that_fills_up_meanwhile_leaves_what_was_done_told(
+    ask: Command, play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(three_letters)
+    monkeypatch.setattr("headway.services.job_commands.open_queue", _full_after_one)
+    stopped = ask("dlq", "redrive", "--all", "--yes")
+    assert (stopped.returncode, len(stopped.stdout.splitlines())) == (3, 1)
+    assert "takes nothing now" in stopped.stderr
+    assert left(ask) == ["c", "b"]
+
+
+def _full_after_one(url: str) -> object:
+    from headway.queueing.errors import NotNowError
+    from headway.queueing.protocol import Submitted
+    from headway.queueing.redis_queue import RedisQueue
+
+    class Filling(RedisQueue):
+        done = 0
+
+        async def redrive(self, model: str, entry_id: str, *, key: str | None = None) -> Submitted:
+            self.done += 1
+            if self.done > 1:
+                raise NotNowError("the queue's server is full")
+            return await super().redrive(model, entry_id, key=key)
+
+    return Filling(url)
+
+
 def test_purge_asks_forgets_what_was_meant_and_counts(ask: Command, play: Play) -> None:
     play(three_letters)
     refused = ask("dlq", "purge", f"{LANE}:a", stdin="no\n")

@@ -131,6 +131,7 @@ def test_a_tenant_with_a_backlog_takes_no_share_of_the_arrivals() -> None:
         ("", "tenant"),
         ("[tenant.a]\nshare = 0", "tenant.a.share"),
         ("[tenant.a]\nshare = inf", "tenant.a.share"),
+        ("[tenant.a]\nbacklog = 1000000000", "tenant.a.backlog"),
         ("[tenant.a]\nwheight = 2", "tenant.a.wheight"),
         ("[tenant.a]\ndeadlines = {interactive = 'soon'}", "tenant.a.deadlines.interactive"),
         ("[tenant.a]\nclasses = {urgent = 1}", "tenant.a.classes.urgent"),

@@ -149,6 +149,13 @@ def test_this_machine_is_simulated_by_its_calibration(
         (["--hardware", "this-machine"], "not measured"),
         (["--duration", "5s", "--rate", "0.00001"], "no request comes"),
         (["--duration", "5s", "--max-batch-tokens", "8"], "max_step_tokens"),
+        (["--duration", "1m", "--rate", "1e9"], "about 6e\\+10 requests would come, more than 1,000,000"),
+        (["--duration", "1m", "--rate", "inf"], "about inf requests"),
+        (["--duration", "5s", "--kv-tokens", "1000000000000"], "--kv-tokens .* blocks, more than"),
+        (["--duration", "5s", "--host-kv-tokens", "1000000000000"], "--host-kv-tokens .* blocks, more than"),
+        (["--duration", "5s", "--policy", "fixed-chunks", "--quantum", "9"], "which fixed-chunks is not"),
+        (["--duration", "5s", "--age-limit", "0s"], "age_limit_seconds is 0.0"),
+        (["--duration", "5s", "--host-bandwidth", "0"], "--host-bandwidth is 0"),
     ],
 )
 def test_what_cannot_be_simulated_is_a_usage_error(arguments: list[str], says: str) -> None:
@@ -157,7 +164,9 @@ def test_what_cannot_be_simulated_is_a_usage_error(arguments: list[str], says: s
     assert raised.value.exit_code == 2
 
 
-@pytest.mark.parametrize("text", ["1", "a,b,c", "1,2,3,4,5", "-1,1,1", "0,0,1", "nan,1,1", "inf,1,1"])
+@pytest.mark.parametrize(
+    "text", ["1", "a,b,c", "1,2,3,4,5", "-1,1,1", "0,0,1", "nan,1,1", "inf,1,1", "1e300,0,0"]
+)
 def test_bad_coefficients_are_a_usage_error_that_shows_the_form(text: str) -> None:
     result = CliRunner().invoke(app, ["simulate", f"--coefficients={text}"])
     assert result.exit_code == 2

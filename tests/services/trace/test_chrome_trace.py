@@ -133,10 +133,20 @@ async def test_a_worker_that_is_still_loading_says_so() -> None:
     await http.close()
 
 
+@pytest.mark.parametrize("page", [b"5", b"null", b"[]", b'{"traceEvents": 5}', b"no json"])
+async def test_a_page_that_is_no_trace_is_said_to_be_none(page: bytes) -> None:
+    http = WorkerHttp(lambda: b"", lambda: (True, "ok"), lambda: (True, "ready"), lambda: page)
+    port = await http.start("127.0.0.1", 0)
+    with pytest.raises(ServiceError, match="gives no trace"):
+        await asyncio.to_thread(fetch_trace, f"127.0.0.1:{port}")
+    await http.close()
+
+
 def test_nobody_there_and_no_url_are_told_apart() -> None:
     with pytest.raises(
         NotReachableError, match=r"nobody answers at http://127\.0\.0\.1:9/trace: [^<]*refused"
     ):
         fetch_trace("http://127.0.0.1:9")
-    with pytest.raises(UsageError, match="no worker's metrics URL"):
-        fetch_trace("redis://127.0.0.1:6379")
+    for url in ("redis://127.0.0.1:6379", "http://[::1", "http://", ""):
+        with pytest.raises(UsageError, match="no worker's metrics URL"):
+            fetch_trace(url)

@@ -1,12 +1,17 @@
-"""Shares as an operator writes them."""
+"""Shares, and what else an operator may set of the fair policy."""
 
 from __future__ import annotations
 
-import pytest
+import math
 
+import pytest
+from typer.testing import CliRunner
+
+from headway.services.cli import app
 from headway.services.errors import UsageError
+from headway.services.fair_settings import FairSettings
 from headway.services.model_host import build_engine
-from headway.services.settings import WorkerSettings
+from headway.services.settings import PolicyName, WorkerSettings
 from headway.services.tenant_weights import parse_weights
 
 
@@ -37,3 +42,40 @@ def test_a_worker_is_built_with_every_policy_and_with_weights(policy: str) -> No
         tpot_seconds=0.1,
     )
     assert not build_engine(settings).engine.has_work
+
+
+def test_a_worker_takes_the_fair_policys_settings() -> None:
+    fair = FairSettings(age_limit_seconds=5.0, quantum_tokens=0, patience_seconds=10.0)
+    assert not build_engine(WorkerSettings(model="scripted", fair=fair)).engine.has_work
+
+
+@pytest.mark.parametrize(
+    ("policy", "fair", "says"),
+    [
+        ("fcfs", FairSettings(age_limit_seconds=5.0), "which fcfs is not"),
+        ("priority", FairSettings(quantum_tokens=5), "which priority is not"),
+        ("fair", FairSettings(age_limit_seconds=0.0), "age_limit_seconds is 0.0"),
+        ("fair", FairSettings(patience_seconds=math.inf), "patience_seconds inf"),
+        ("fair", FairSettings(quantum_tokens=-1), "quantum_tokens is -1"),
+    ],
+)
+def test_settings_of_the_fair_policy_that_mean_nothing_are_refused(
+    policy: PolicyName, fair: FairSettings, says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        build_engine(WorkerSettings(model="scripted", policy=policy, fair=fair))
+
+
+def test_the_command_line_and_the_environment_set_the_fair_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[WorkerSettings] = []
+
+    def run_worker(settings: WorkerSettings) -> int:
+        taken.append(settings)
+        return 0
+
+    monkeypatch.setattr("headway.services.worker.run_worker", run_worker)
+    monkeypatch.setenv("HEADWAY_PATIENCE", "2m")
+    result = CliRunner().invoke(app, ["worker", "--age-limit", "5s", "--quantum", "0"])
+    assert result.exit_code == 0, result.output
+    assert taken[0].fair == FairSettings(5.0, 0, 120.0)
+    assert CliRunner().invoke(app, ["worker", "--quantum", "-1"]).exit_code == 2

@@ -10,8 +10,8 @@ import pytest
 
 from headway.engine.scripted import ByteTokenizer
 from headway.engine.values import FinishReason, Objective, Output, RequestKey, RequestSpec, TextLogprobs
+from headway.queueing.claims import Claim
 from headway.queueing.events import Cursor, EndReason, TokenEvent
-from headway.queueing.protocol import Claim
 from headway.services.answer import Answer
 from headway.services.translate import ModelSide, Prepared, Refusal, prepare, take_output
 

@@ -13,12 +13,12 @@ import pytest
 from headway.engine.errors import RequestError
 from headway.engine.scripted import ByteTokenizer
 from headway.engine.values import Chunk, StepPlan
+from headway.queueing.claims import Claim, Emit, Fenced, Finish
 from headway.queueing.client import Client
 from headway.queueing.errors import QueueUnavailableError
 from headway.queueing.events import Cursor, EndReason, JobState, TokenEvent
 from headway.queueing.memory_queue import MemoryQueue
 from headway.queueing.messages import Job
-from headway.queueing.protocol import Claim, Emit, Fenced, Finish
 from headway.queueing.settings import QueueSettings
 from headway.services.claim_table import UNEXPLAINED
 
