@@ -24,7 +24,7 @@ class CpuSettings:
     """What the caller wants of a CPU."""
 
     kernels: CpuKernels = "auto"
-    quantization: Quantization = "auto"
+    quantization: Quantization = "none"
     cache_dir: Path | None = None
     """Where the compiled kernels are kept; None: torch computes."""
 

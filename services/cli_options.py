@@ -110,7 +110,7 @@ QuantizationOption = Annotated[
     typer.Option(
         "--quantization",
         envvar="HEADWAY_QUANTIZATION",
-        help="Weights of the native CPU kernels; auto: 4 bits where the file holds them, else int8.",
+        help="Weights of the native CPU kernels; none: bfloat16; auto: the file's own 4 bits, else int8.",
     ),
 ]
 CacheDirectory = Annotated[

@@ -40,7 +40,7 @@ class WorkerSettings:
     dtype: DType = "auto"
     cpu_kernels: CpuKernels = "auto"
     """In bfloat16 on a CPU: native code, compiled at first use, or torch; auto: native where it can run."""
-    quantization: Quantization = "auto"
+    quantization: Quantization = "none"
     """Of the weights under the native kernels; auto: 4 bits where the file holds them, else int8."""
     cache_dir: Path | None = None
     """Where compiled kernels are kept; None: nowhere, so torch computes."""
@@ -131,7 +131,7 @@ class UpSettings:
     served_name: str | None = None
     dtype: DType = "auto"
     cpu_kernels: CpuKernels = "auto"
-    quantization: Quantization = "auto"
+    quantization: Quantization = "none"
     redis_url: str | None = None
     """None: the embedded server, in the state dir."""
     redis_port: int | None = None
