@@ -7,7 +7,7 @@ from one product to the next. One thread, in its own CPU time: on a machine shar
 where wall time is not. Columns: milliseconds of the chain (median), GOP/s, GB/s of weights; the median of the
 rounds' ratios to reading the same bytes and doing nothing else (``of read``: 1 is memory's limit), and of the
 speeds against oneDNN's bfloat16 and int8 (u8 · s8 ``qlinear``, its activations rounded beforehand; ours as
-well) products in the same round. More than 64 rows: three layers and no head, as prefill has it.
+well) products in the same round. More than 64 rows: two layers and no head, as prefill has it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MOST_DECODE_ROWS = 64
 
 def shapes(rows: int) -> list[tuple[int, int]]:
     """(outputs, inputs) of the chain."""
-    return [*LAYER * 30, HEAD] if rows <= MOST_DECODE_ROWS else [*LAYER * 3]
+    return [*LAYER * 30, HEAD] if rows <= MOST_DECODE_ROWS else [*LAYER * 2]
 
 
 def random_weight(kind: WeightKind, outputs: int, inputs: int) -> WeightRows:
