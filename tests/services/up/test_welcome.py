@@ -60,10 +60,14 @@ def test_the_python_snippet_prints_an_answer(up: HeadwayUp, how: list[str]) -> N
 
 def test_the_queue_line_prints_an_answer(up: HeadwayUp, tmp_path: Path) -> None:
     line = next(line for line in up.output.splitlines() if " tail " in line)
-    done = subprocess.run(
-        ["sh", "-c", line], capture_output=True, text=True, timeout=30, check=True, cwd=up.home
-    )
-    assert done.stdout.strip()
+    # The toy model may end with its first token: one answer in 28 is empty.
+    answers = [
+        subprocess.run(
+            ["sh", "-c", line], capture_output=True, text=True, timeout=30, check=True, cwd=up.home
+        ).stdout
+        for _ in range(4)
+    ]
+    assert any(answer.strip() for answer in answers)
 
 
 def test_readiness_of_each_is_told_with_its_time(up: HeadwayUp) -> None:
