@@ -43,7 +43,7 @@ from headway.queueing.client import Client
 from headway.queueing.events import JobState, TokenEvent
 from headway.services.embedded import EmbeddedOptions, EmbeddedServer, find_server_binary
 from headway.services.model_host import ModelHost, build_engine
-from headway.services.settings import WorkerSettings, served_name
+from headway.services.settings import WorkerSettings, default_cache_dir, served_name
 from headway.services.state import StateDir
 from headway.services.trace import chrome_trace
 from headway.services.trace_file import fetch_trace
@@ -296,6 +296,7 @@ def measure(options: argparse.Namespace) -> list[Turn]:
         device=options.device,
         kv_cache_bytes=KV_CACHE,
         max_sequences=options.streams,
+        cache_dir=default_cache_dir(),  # where a worker looks for its kernels, too
     )
     with tempfile.TemporaryDirectory(prefix="headway-") as folder, ExitStack() as stack:
         streamed = Streamed(settings, options.streams, Path(folder), stack)
