@@ -21,7 +21,9 @@ PATIENT = QueueSettings(poll_seconds=60.0)
 def reads(raw: Any) -> int:
     """How often streams were asked for entries."""
     stats = raw.info("commandstats")
-    return int(stats.get("cmdstat_xrange", {"calls": 0})["calls"])
+    return int(stats.get("cmdstat_xrange", {"calls": 0})["calls"]) + int(
+        stats.get("cmdstat_xread", {"calls": 0})["calls"]
+    )
 
 
 async def hints_are_heard(raw: Any) -> None:
@@ -89,7 +91,7 @@ async def test_what_a_reader_that_stays_away_leaves_is_forgotten(
     assert await queue.read(submitted.job_id, START, wait_seconds=5) == (token(1),)
     assert len(queue._reader._standing) == 1
     async with asyncio.timeout(10):
-        while queue._reader._standing or queue._reader._bells._waiting:
+        while queue._reader._standing or len(queue._reader._watches):
             await asyncio.sleep(0.01)
     await queue.emit([emit(claim, 2)])
     assert await queue.read(submitted.job_id, Cursor(1), wait_seconds=5) == (token(2),)
