@@ -21,11 +21,11 @@ from headway.queueing.routing import slot_of
 from headway.queueing.server import Reply, Server
 
 _PRODUCER_COMMANDS: Final = (
-    "del get hget hgetall hincrby hmget hset llen lrem pexpire pexpireat pttl publish rpush set "
-    "strlen time type xadd xlen xrange xrevrange zadd zcard zrange zrangebyscore zrem zscore"
+    "del get hdel hget hgetall hincrby hkeys hmget hset llen lpos lrem pexpire pexpireat pttl publish rpush set "
+    "strlen time type xadd xlen xrange xread xrevrange zadd zcard zcount zrange zrangebyscore zrem zscore"
 )
-_GATEWAY_COMMANDS: Final = f"{_PRODUCER_COMMANDS} hdel hkeys hlen lpos scan smembers xdel zcount"
-_WORKER_COMMANDS: Final = f"{_GATEWAY_COMMANDS} lindex lpop sadd xgroup xread zpopmin zremrangebyscore"
+_GATEWAY_COMMANDS: Final = f"{_PRODUCER_COMMANDS} hlen scan smembers xdel"
+_WORKER_COMMANDS: Final = f"{_GATEWAY_COMMANDS} lindex lpop sadd xgroup zpopmin zremrangebyscore"
 _ADMIN_COMMANDS: Final = f"{_WORKER_COMMANDS} lrange"
 
 _ALWAYS: Final = "client|setname cluster|slots psubscribe wait"
@@ -77,7 +77,7 @@ PRODUCER: Final = Role(
     "producer",
     _functions(_PRODUCER_FUNCTIONS),
     tuple(_PRODUCER_COMMANDS.split()),
-    (*_ALWAYS.split(), "subscribe", "xread", "ping"),  # the last ones for clients that are not ours
+    (*_ALWAYS.split(), "subscribe", "ping"),  # the last ones for clients that are not ours
     keys=f"~*{LANE}*",
 )
 """Posts into one lane and reads its streams; without tenants' limits, which it may not read."""

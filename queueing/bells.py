@@ -24,12 +24,6 @@ class Bells:
         for name in tuple(self._waiting):
             self.ring(name)
 
-    def listen(self, name: str) -> asyncio.Future[None]:
-        """A future that is done once the name has rung, counted from now on; to be given to ``leave``."""
-        sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(name, set()).add(sleeper)
-        return sleeper
-
     @contextmanager
     def listening(self, *names: str) -> Generator[asyncio.Future[None]]:
         """A future that is done once one of the names has rung, counted from now on."""

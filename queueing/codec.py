@@ -45,11 +45,12 @@ _LOG_LINE = re.compile(r"([0-9]{1,15}) ([0-9]{1,15}) ([a-z]+) ([0-9]{1,15}) (.*)
 
 def entry_arguments(event: TokenEvent) -> tuple[str, ...]:
     """One entry as the emit function takes it: id, i, t, k, e, l."""
+    cursor, token_ids = event.cursor, event.token_ids
     return (
-        str(event.cursor),
+        f"{cursor.tokens}-{cursor.part}",
         str(event.choice),
         event.text,
-        ",".join(map(str, event.token_ids)),
+        str(token_ids[0]) if len(token_ids) == 1 else ",".join(map(str, token_ids)),
         event.finish_reason or "",
         _dumps([_logprob_row(logprob) for logprob in event.logprobs]) if event.logprobs else "",
     )

@@ -1,10 +1,10 @@
-"""Reading token streams: any number of waiting readers share one subscriber and one pipeline.
+"""Reading token streams: any number of waiting readers share one subscriber and one connection.
 
-A reader asks for the entries behind its cursor; when there are none it sleeps until a hint names its job,
-and asks again after ``poll_seconds`` in any case, since hints may be lost. One that comes straight back for
-what follows sleeps first: had there been more, a hint would have said so. No reader holds a connection, and a
-slow one holds nothing at all. While readers of a lane wait, its expired leases and passed deadlines are
-looked for, so that nobody hangs on a dead worker.
+A reader asks for the entries behind its cursor; when there are none its watch stays, and looks when a hint
+names its job (``watches.py``). One that comes straight back for what follows does not look first: had there
+been more, a hint would have said so. No reader holds a connection, and a slow one holds nothing at all. While
+readers of a lane wait, its expired leases and passed deadlines are looked for, so that nobody hangs on a dead
+worker.
 """
 
 from __future__ import annotations
@@ -13,31 +13,20 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Final
 
-from headway.queueing.bells import Bells
 from headway.queueing.codec import decode_events, decode_result
 from headway.queueing.errors import QueueingError, UnknownJobError
 from headway.queueing.events import START, Cursor, EndEvent, StreamEvent
 from headway.queueing.ids import JobId
 from headway.queueing.keys import HINT_PATTERN, JobKeys
 from headway.queueing.results import events_of
-from headway.queueing.server import Argument, Reply, Server
+from headway.queueing.server import Server
 from headway.queueing.server_errors import WrongTypeError
 from headway.queueing.settings import READ_LIMIT, QueueSettings
+from headway.queueing.watches import Watch, Watches
 
-_FETCHES_PER_PIPELINE: Final = 128
 _RESUBSCRIBE_SECONDS: Final = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class _Standing:
-    """A reader between two reads of a stream; its hint has listened since before the first one looked."""
-
-    job_id: str
-    hint: asyncio.Future[None]
-    since: float
 
 
 class StreamReader:
@@ -49,27 +38,32 @@ class StreamReader:
         self._server = server
         self._settings = settings
         self._reap = reap
-        self._bells = Bells()
+        self._watches = Watches(server, settings.poll_seconds)
         self._lanes: Counter[str] = Counter()
-        self._standing: dict[tuple[JobId, Cursor], _Standing] = {}
-        self._pending: list[tuple[tuple[Argument, ...], asyncio.Future[Reply]]] = []
-        self._fetching: asyncio.Task[None] | None = None
+        self._standing: dict[tuple[JobId, Cursor], Watch] = {}
+        """Watches whose readers took all there was, and are expected back."""
         self._background: list[asyncio.Task[None]] = []
 
     async def read(self, job: JobId, after: Cursor, wait_seconds: float) -> tuple[StreamEvent, ...]:
         """See ``Queue.read``."""
         until = asyncio.get_running_loop().time() + wait_seconds
-        standing = self._standing.pop((job, after), None)
-        if wait_seconds <= 0:
-            return await self._read(job, after, until)
-        self._start()
+        if wait_seconds > 0:
+            self._start()
+        watch = self._standing.pop((job, after), None)
+        is_expected = watch is not None and wait_seconds > 0
+        if watch is None:
+            watch = self._watches.add(job, after)
         self._lanes[job.lane] += 1
         try:
-            if standing is not None:
-                await self._sleep(standing.hint, until)
-            return await self._read(job, after, until)
+            events = await self._events(watch, until, is_expected=is_expected)
+        except BaseException:
+            self._watches.drop(watch)
+            raise
         finally:
             self._lanes[job.lane] -= 1
+        if not self._stand(watch, events, until):
+            self._watches.drop(watch)
+        return events
 
     async def close(self) -> None:
         """Stop listening, and wake the readers that still wait: the closed server refuses their next call."""
@@ -80,45 +74,34 @@ class StreamReader:
             _, running = await asyncio.wait(running, timeout=0.2)
         await asyncio.gather(*self._background, return_exceptions=True)
         self._background.clear()
-        self._bells.ring_all()
+        self._watches.ring_all()
 
-    async def _read(self, job: JobId, after: Cursor, until: float) -> tuple[StreamEvent, ...]:
-        loop = asyncio.get_running_loop()
-        may_have_ended = True  # looked for once: its end comes with a hint
-        while True:
-            hint, is_kept = self._bells.listen(str(job)), False
-            try:
-                if events := await self._fetch(job, after):
-                    is_kept = self._stand(job, events, hint, until)
-                    return events
-                if may_have_ended and await self._has_ended(job):
-                    return await self._read_ended(job, after)
-                may_have_ended = False
-                if loop.time() >= until:
-                    return ()
-                await self._sleep(hint, until)
-            finally:
-                if not is_kept:
-                    self._bells.leave(str(job), hint)
+    async def _events(self, watch: Watch, until: float, *, is_expected: bool) -> tuple[StreamEvent, ...]:
+        """The next events, or none until then; a reader who was expected waits for a hint before it looks."""
+        may_have_ended = True  # asked once: the end comes with a hint
+        looking = self._watches.wait(watch, until) if is_expected else self._watches.look(watch)
+        while not (events := decode_events(await looking)):
+            if may_have_ended and await self._has_ended(watch.job):
+                return await self._read_ended(watch)
+            may_have_ended = False
+            if asyncio.get_running_loop().time() >= until:
+                return ()
+            looking = self._watches.wait(watch, until)
+        return events
 
-    async def _sleep(self, hint: asyncio.Future[None], until: float) -> None:
-        left = until - asyncio.get_running_loop().time()
-        await asyncio.wait((hint,), timeout=max(0.0, min(left, self._settings.poll_seconds)))
-
-    def _stand(
-        self, job: JobId, events: Sequence[StreamEvent], hint: asyncio.Future[None], until: float
-    ) -> bool:
-        """Whether these are all events so far and their reader is expected back: its hint waits for it."""
-        now, last = asyncio.get_running_loop().time(), events[-1]
-        if until <= now or len(events) >= READ_LIMIT or isinstance(last, EndEvent):
+    def _stand(self, watch: Watch, events: Sequence[StreamEvent], until: float) -> bool:
+        """Whether these are all events so far and their reader is expected back: its watch waits for it."""
+        if not events or until <= watch.looked or len(events) >= READ_LIMIT:
             return False
-        self._leave(self._standing.pop((job, last.cursor), None))
-        self._standing[job, last.cursor] = _Standing(str(job), hint, now)
+        last = events[-1]
+        if isinstance(last, EndEvent):
+            return False
+        watch.after = last.cursor
+        before = self._standing.pop((watch.job, last.cursor), None)
+        if before is not None:
+            self._watches.drop(before)
+        self._standing[watch.job, last.cursor] = watch
         return True
-
-    def _leave(self, standing: _Standing | None) -> None:
-        if standing is not None:
-            self._bells.leave(standing.job_id, standing.hint)
 
     async def _has_ended(self, job: JobId) -> bool:
         try:
@@ -129,10 +112,11 @@ class StreamReader:
             raise UnknownJobError(f"no job {job}, or its retention time has passed")
         return state == b"finished"
 
-    async def _read_ended(self, job: JobId, after: Cursor) -> tuple[StreamEvent, ...]:
-        events = await self._fetch(job, after)  # it may have ended after the first look
+    async def _read_ended(self, watch: Watch) -> tuple[StreamEvent, ...]:
+        events = decode_events(await self._watches.look(watch))  # it may have ended after the first look
         if events:
             return events
+        job, after = watch.job, watch.after
         keys = JobKeys(job)
         last, kept = await self._server.pipeline(
             [("XREVRANGE", keys.stream, "+", "-", "COUNT", 1), ("GET", keys.result)]
@@ -146,41 +130,6 @@ class StreamReader:
             f"the token stream of {job} is no longer kept: fetch its result, or read from 0"
         )
 
-    # -- one pipeline for all readers -----------------------------------------------------------------
-
-    async def _fetch(self, job: JobId, after: Cursor) -> tuple[StreamEvent, ...]:
-        command = ("XRANGE", JobKeys(job).stream, f"({after}", "+", "COUNT", READ_LIMIT)
-        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._pending.append((command, reply))
-        if self._fetching is None:
-            self._fetching = asyncio.create_task(self._fetch_pending(), name="headway-fetch")
-        return decode_events(await reply)
-
-    async def _fetch_pending(self) -> None:
-        try:
-            while self._pending:
-                batch = self._pending[:_FETCHES_PER_PIPELINE]
-                del self._pending[:_FETCHES_PER_PIPELINE]
-                await self._fetch_batch(batch)
-        finally:
-            self._fetching = None
-
-    async def _fetch_batch(self, batch: list[tuple[tuple[Argument, ...], asyncio.Future[Reply]]]) -> None:
-        replies: list[Reply]
-        try:  # this task is never cancelled: a call has a time limit of its own
-            replies = await self._server.pipeline(command for command, _ in batch)
-        except QueueingError as error:
-            replies = [error] * len(batch)
-        for (_, waiting), reply in zip(batch, replies, strict=True):
-            if waiting.done():
-                continue  # its reader went away
-            if isinstance(reply, WrongTypeError):
-                waiting.set_result([])  # no stream: the job's end, or its next owner, puts one there
-            elif isinstance(reply, Exception):
-                waiting.set_exception(reply)
-            else:
-                waiting.set_result(reply)
-
     # -- hints, and what a lane's silence may mean ----------------------------------------------------
 
     def _start(self) -> None:
@@ -188,6 +137,7 @@ class StreamReader:
             self._background = [
                 asyncio.create_task(self._listen(), name="headway-hints"),
                 asyncio.create_task(self._watch(), name="headway-watch"),
+                asyncio.create_task(self._watches.poll(), name="headway-poll"),
             ]
 
     async def _listen(self) -> None:
@@ -201,7 +151,7 @@ class StreamReader:
 
     def _ring(self, lane: str, keys: list[str]) -> None:
         for key in keys:
-            self._bells.ring(f"{lane}:{key}")
+            self._watches.ring(f"{lane}:{key}")
 
     async def _watch(self) -> None:
         while True:
@@ -217,9 +167,9 @@ class StreamReader:
     def _forget_readers(self) -> None:
         """Drop the places of readers that did not come back; one that does after all looks first."""
         gone = asyncio.get_running_loop().time() - self._settings.watch_seconds
-        for place, standing in tuple(self._standing.items()):
-            if standing.since < gone:
-                self._leave(self._standing.pop(place))
+        for place, watch in tuple(self._standing.items()):
+            if watch.looked < gone:
+                self._watches.drop(self._standing.pop(place))
 
 
 def _ends_before(last: tuple[StreamEvent, ...], after: Cursor) -> tuple[StreamEvent, ...]:

@@ -21,7 +21,7 @@ from headway.queueing.intake import seed_of
 from headway.queueing.keys import FLEET, WORKERS, LaneKeys, card_key
 from headway.queueing.protocol import Wakeup
 from headway.queueing.redis_side import RedisSide, fenced, milliseconds
-from headway.queueing.server import Argument
+from headway.queueing.server import Argument, Reply
 from headway.queueing.worker_card import WorkerCard
 
 
@@ -58,19 +58,25 @@ class ConsumerSide(RedisSide):
 
     async def emit(self, emits: Sequence[Emit]) -> tuple[Fenced, ...]:
         """See ``Queue.emit``."""
-        jobs = [(JobId.parse(emit.job_id), emit) for emit in emits]  # one without entries says nothing
         by_lane: dict[str, list[Argument]] = {}
-        for job, emit in jobs:
-            arguments = by_lane.setdefault(job.lane, [LaneKeys(job.lane).tag])
+        for emit in emits:  # one without entries says nothing
+            job = JobId.parse(emit.job_id)
+            arguments = by_lane.get(job.lane)
+            if arguments is None:
+                arguments = by_lane[job.lane] = [LaneKeys(job.lane).tag]
             for before, event in enumerate(emit.entries, emit.entries_before):
                 arguments += (job.key, emit.token, before, *entry_arguments(event))
-        replies = await self._server.fcalls("headway_emit", [tuple(call) for call in by_lane.values()])
+        replies: list[Reply] = []
+        for tag, *arguments in by_lane.values():  # a worker has one lane
+            replies.append(await self._server.express_call("FCALL", "headway_emit", 1, tag, *arguments))
+        if not any(replies):
+            return (Fenced.OK,) * len(emits)
         lost = {
-            (lane, key.decode())
+            f"{lane}:{key.decode()}"
             for lane, reply in zip(by_lane, replies, strict=True)
             for key in cast("list[bytes]", reply)
         }
-        return tuple(Fenced.LOST if (job.lane, job.key) in lost else Fenced.OK for job, _ in jobs)
+        return tuple([Fenced.LOST if emit.job_id in lost else Fenced.OK for emit in emits])
 
     async def finish(self, finishes: Sequence[Finish]) -> tuple[Fenced, ...]:
         """See ``Queue.finish``."""

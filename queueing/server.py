@@ -63,6 +63,11 @@ class Server:
             self._on_node(slot, lambda node: node.fcall(function, tag, *arguments))
         )
 
+    async def express_call(self, *command: Argument) -> Reply:
+        """A command of a caller who calls all the time. Cancelled, it may or may not have happened."""
+        self._check_open()
+        return await self._on_node(slot_of(command), lambda node: node.express_call(*command))
+
     async def durable_fcall(self, function: str, tag: str, *arguments: Argument) -> Reply:
         """``fcall`` whose effect is on as many replicas as the URL asks for when it returns.
 
@@ -84,6 +89,9 @@ class Server:
     async def fcalls(self, function: str, calls: Iterable[tuple[Argument, ...]]) -> list[Reply]:
         """One function several times in one round trip; each call is its tag and arguments."""
         batch = list(calls)
+        if len(batch) == 1:  # a pipeline costs redis-py half as much again
+            tag, *arguments = batch[0]
+            return [await self.fcall(function, str(tag), *arguments)]
         replies = await self.pipeline(("FCALL", function, 1, *call) for call in batch)
         for at, reply in enumerate(replies):
             if isinstance(reply, FunctionMissingError):

@@ -63,18 +63,15 @@ class _Choice:
     ) -> None:
         if text:
             self.texts.append(text)
-        self.token_ids.extend(token_ids)
-        self.logprobs.extend(logprobs)
+        self.token_ids += token_ids
+        if logprobs:
+            self.logprobs += logprobs
         self.finish_reason = end
 
     def seal(self) -> None:
         self.sealed_texts = len(self.texts)
         self.sealed_tokens = len(self.token_ids)
         self.sealed_logprobs = len(self.logprobs)
-
-    @property
-    def has_fresh_tokens(self) -> bool:
-        return self.sealed_tokens < len(self.token_ids)
 
     @property
     def fresh_text(self) -> str:
@@ -87,11 +84,13 @@ class Answer:
     def __init__(self, choices: int, committed: Sequence[TokenEvent] = ()) -> None:
         self._choices = [_Choice() for _ in range(choices)]
         self._unwritten: list[TokenEvent] = []
+        self._has_fresh_tokens = False
         self._stream_bytes = 0
         for entry in committed:
             self.add(entry.choice, entry.text, entry.token_ids, entry.logprobs, entry.finish_reason)
         for choice in self._choices:
             choice.seal()
+        self._has_fresh_tokens = False
         self._sealed_tokens = sum(choice.sealed_tokens for choice in self._choices)
         self.resumed_tokens = self._sealed_tokens
         self.written_entries = len(committed)
@@ -135,6 +134,8 @@ class Answer:
     ) -> None:
         """Take in what a step brought to one choice."""
         self._choices[choice].add(text, token_ids, logprobs, finish_reason)
+        if token_ids:
+            self._has_fresh_tokens = True
         self._stream_bytes += _bytes_of(text, token_ids, logprobs)
 
     def cut(self, reason: EndReason) -> None:
@@ -145,26 +146,30 @@ class Answer:
 
     def seal(self) -> tuple[TokenEvent, ...]:
         """Fix the fresh tokens into entries; returns all that no write has confirmed yet, in order."""
+        if not self._has_fresh_tokens:
+            return tuple(self._unwritten)
         for index, choice in enumerate(self._choices):
-            if choice.has_fresh_tokens:
-                self._sealed_tokens += len(choice.token_ids) - choice.sealed_tokens
+            token_ids = choice.token_ids[choice.sealed_tokens :]
+            if token_ids:
+                self._sealed_tokens += len(token_ids)
                 self._unwritten.append(
                     TokenEvent(
-                        cursor=Cursor(self._sealed_tokens),
-                        choice=index,
-                        text=choice.fresh_text,
-                        token_ids=tuple(choice.token_ids[choice.sealed_tokens :]),
-                        logprobs=tuple(choice.logprobs[choice.sealed_logprobs :]),
-                        finish_reason=choice.finish_reason,
+                        Cursor(self._sealed_tokens),
+                        index,
+                        choice.fresh_text,
+                        tuple(token_ids),
+                        tuple(choice.logprobs[choice.sealed_logprobs :]) if choice.logprobs else (),
+                        choice.finish_reason,
                     )
                 )
                 choice.seal()
+        self._has_fresh_tokens = False
         return tuple(self._unwritten)
 
     @property
     def has_unwritten(self) -> bool:
         """Whether a write has something to say."""
-        return bool(self._unwritten) or any(choice.has_fresh_tokens for choice in self._choices)
+        return self._has_fresh_tokens or bool(self._unwritten)
 
     def confirm(self, entries: int) -> None:
         """Forget the first ``entries`` sealed ones: they are in the queue."""

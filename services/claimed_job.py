@@ -46,11 +46,10 @@ class ClaimedJob:
     is_full: bool = False
     """Its token stream is as long as one may be: taken out of the engine, to end with ``length``."""
     last_written_seconds: float | None = None
+    job_id: str = field(init=False)
 
-    @property
-    def job_id(self) -> str:
-        """The job's id."""
-        return self.claim.job_id
+    def __post_init__(self) -> None:
+        self.job_id = self.claim.job_id
 
     @property
     def pair(self) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from headway.engine.values import EngineLoad, FinishReason
+from headway.services.latency_histogram import LatencyHistogram
 
 STEP_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 LATENCY_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -34,6 +35,7 @@ class WorkerMetrics:
         self._completion_tokens = self._tokens.labels(**self._labels, kind="completion")  # looked up once
         self.completion_tokens = 0
         """Tokens published since the start."""
+        self._told_completion_tokens = 0
         self._in_flight = self._gauge("jobs_in_flight", "Jobs claimed and not yet ended")
         self._running = self._gauge("requests_running", "Requests in the batch")
         self._waiting = self._gauge("requests_waiting", "Requests in the engine that have no blocks yet")
@@ -46,7 +48,13 @@ class WorkerMetrics:
         self._ttft = self._histogram(
             "ttft_seconds", "Acceptance to the first token in the queue", LATENCY_BUCKETS
         )
-        self._itl = self._histogram("itl_seconds", "Time per token between two writes of a job", STEP_BUCKETS)
+        self._itl = LatencyHistogram(
+            "headway_itl_seconds",
+            "Time per token between two writes of a job",
+            self._labels,
+            STEP_BUCKETS,
+            self.registry,
+        )
         self._end_to_end = self._histogram("e2e_seconds", "Acceptance to the terminal event", LATENCY_BUCKETS)
         self._engine_seconds = Gauge(
             "headway_engine_seconds",
@@ -64,6 +72,8 @@ class WorkerMetrics:
 
     def render(self) -> bytes:
         """The text that a scrape gets."""
+        self._completion_tokens.inc(self.completion_tokens - self._told_completion_tokens)
+        self._told_completion_tokens = self.completion_tokens
         return generate_latest(self.registry)
 
     def observe_load(self, load: EngineLoad, *, jobs: int, step_age_seconds: float) -> None:
@@ -122,14 +132,19 @@ class WorkerMetrics:
         """A write to the queue has to be repeated."""
         self._retries.inc()
 
-    def wrote_tokens(self, tokens: int, *, ttft_seconds: float | None, gap_seconds: float | None) -> None:
-        """``tokens`` of one job are in the queue; the first ones of it, or ``gap_seconds`` after the last."""
+    def wrote_tokens(self, tokens: int) -> None:
+        """``tokens`` of one job are in the queue."""
         self.completion_tokens += tokens
-        self._completion_tokens.inc(tokens)
-        if ttft_seconds is not None:
-            self._ttft.observe(ttft_seconds)
-        if gap_seconds is not None:
-            self._itl.observe(gap_seconds / tokens)
+
+    def wrote_first_tokens(self, tokens: int, *, seconds: float) -> None:
+        """The first tokens of a job are in the queue, ``seconds`` after it was accepted."""
+        self.completion_tokens += tokens
+        self._ttft.observe(seconds)
+
+    def wrote_next_tokens(self, tokens: int, *, seconds: float) -> None:
+        """``tokens`` of one job are in the queue, ``seconds`` after the ones before them."""
+        self.completion_tokens += tokens
+        self._itl.observe(seconds / tokens)
 
     def finished(self, reason: str, *, seconds: float) -> None:
         """A job's terminal event is in the queue."""

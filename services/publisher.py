@@ -57,17 +57,28 @@ class Publisher:
 
     async def _write(self) -> bool:
         """One round: all new entries, ends and releases; False when there was nothing to write."""
-        jobs = tuple(self._table)
-        emitting = [job for job in jobs if job.phase is not Phase.ENDED and job.answer.has_unwritten]
-        ending = [job for job in jobs if job.phase is Phase.ENDED]
-        # A job to be handed back first gets its last tokens written: the next owner goes on from there.
-        leaving = [job for job in jobs if job.phase is Phase.STOPPED and not job.answer.has_unwritten]
+        emitting: list[ClaimedJob] = []
+        ending: list[ClaimedJob] = []
+        leaving: list[ClaimedJob] = []
+        for job in self._table:
+            if job.phase is Phase.ENDED:
+                ending.append(job)
+            elif job.answer.has_unwritten:
+                # A job to be handed back first gets its last tokens written: the next owner goes on from there.
+                emitting.append(job)
+            elif job.phase is Phase.STOPPED:
+                leaving.append(job)
         if not (emitting or ending or leaving):
             return False
         started = self._clock()
-        # Different jobs, so their order does not matter; together they cost one round trip of time.
-        written = await asyncio.gather(self._emit(emitting), self._finish(ending), self._release(leaving))
-        if all(written):
+        if ending or leaving:
+            # Different jobs, so their order does not matter; together they cost one round trip of time.
+            written = all(
+                await asyncio.gather(self._emit(emitting), self._finish(ending), self._release(leaving))
+            )
+        else:  # most writes: three tasks would cost more than the rest of it
+            written = await self._emit(emitting)
+        if written:
             self._backoff.reset()
             self._metrics.published(self._clock() - started)
         else:
@@ -85,12 +96,13 @@ class Publisher:
         if outcomes is None:
             return False
         acknowledged: list[tuple[str, int]] = []
+        now = self._clock()
         for job, emit, outcome in zip(jobs, emits, outcomes, strict=True):
             if outcome is Fenced.LOST:
                 self._table.lose(job)
                 continue
-            if tokens := self._confirm(job, emit.entries):
-                acknowledged.append((job.job_id, tokens))
+            if tokens := self._confirm(job, emit.entries, now):
+                acknowledged.append((emit.job_id, tokens))
             if outcome is Fenced.CANCELLED:
                 self._table.cancel(job.job_id)
         self._engine.acknowledge(acknowledged)
@@ -135,24 +147,26 @@ class Publisher:
             _log.warning("queue_unavailable", doing=what, error=str(error))
             return None
 
-    def _confirm(self, job: ClaimedJob, entries: Sequence[TokenEvent]) -> int:
-        """Note that these entries are in the queue; returns their tokens."""
-        tokens = sum(len(entry.token_ids) for entry in entries)
+    def _confirm(self, job: ClaimedJob, entries: Sequence[TokenEvent], now: float) -> int:
+        """Note that these entries are in the queue since ``now``; returns their tokens."""
+        tokens = sum([len(entry.token_ids) for entry in entries])
         if tokens:
-            now = self._clock()
             last = job.last_written_seconds
-            is_first = last is None and job.answer.resumed_tokens == 0
-            ttft = now - job.received_seconds + job.age_seconds_at_claim if is_first else None
-            # Choices advance side by side: the time per token is that of each of them.
-            choices = len({entry.choice for entry in entries})
-            gap = None if last is None else (now - last) * choices
-            self._metrics.wrote_tokens(tokens, ttft_seconds=ttft, gap_seconds=gap)
+            if last is not None:
+                # Choices advance side by side: the time per token is that of each of them.
+                choices = 1 if len(entries) == 1 else len({entry.choice for entry in entries})
+                self._metrics.wrote_next_tokens(tokens, seconds=(now - last) * choices)
+            elif job.answer.resumed_tokens == 0:
+                ttft = now - job.received_seconds + job.age_seconds_at_claim
+                self._metrics.wrote_first_tokens(tokens, seconds=ttft)
+            else:
+                self._metrics.wrote_tokens(tokens)
             job.last_written_seconds = now
         job.answer.confirm(len(entries))
         return tokens
 
     def _close(self, job: ClaimedJob, finish: Finish) -> None:
-        self._confirm(job, finish.entries)
+        self._confirm(job, finish.entries, self._clock())
         seconds = self._clock() - job.received_seconds + job.age_seconds_at_claim
         self._metrics.finished(finish.end.reason.value, seconds=seconds)
         job.log.info(

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 from headway.engine.errors import ContextLengthError, RequestError
@@ -96,6 +97,7 @@ def request_id(job_id: str, choice: int) -> str:
     return f"{job_id}#{choice}"
 
 
+@lru_cache(maxsize=4096)  # asked for every token, of the same few requests
 def job_of(request: str) -> tuple[str, int]:
     """The job and the choice that a request id names."""
     job_id, _, choice = request.rpartition("#")
@@ -116,8 +118,12 @@ def take_output(answer: Answer, output: Output, tokenizer: Tokenizer) -> JobErro
     """Add a step's output to the answer of its job; returns the error when it ended with one."""
     _, choice = job_of(output.key.request_id)
     reason = EndReason(output.finish_reason.value) if output.finish_reason is not None else None
-    logprobs = tuple(_token_logprob(entry, tokenizer) for entry in output.logprobs)
+    logprobs = (
+        tuple([_token_logprob(entry, tokenizer) for entry in output.logprobs]) if output.logprobs else ()
+    )
     answer.add(choice, output.text, output.token_ids, logprobs, reason)
+    if reason is None:
+        return None
     if output.finish_reason is FinishReason.DEADLINE and output.error_message is not None:
         return JobError("deadline_unreachable", output.error_message, "deadline_seconds")
     if output.finish_reason is not FinishReason.ERROR:

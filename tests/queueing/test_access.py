@@ -224,3 +224,28 @@ def test_the_page_shows_the_rules_as_they_are() -> None:
     for role in ROLES.values():
         rules = role.rules("smollm2-135m" if role is PRODUCER else "")
         assert f"ACL SETUSER {role.name} on >secret {rules}\n" in page
+
+
+def test_a_role_may_run_every_command_that_its_functions_can_reach() -> None:
+    bodies = _lua_functions(library())
+    used = {name: set(re.findall(r"'([A-Z]{3,})'", body)) for name, body in bodies.items()}
+    calls = {name: set(re.findall(r"\b[a-z_]+\b", body)) & bodies.keys() for name, body in bodies.items()}
+    for role in ROLES.values():
+        reached, ahead = set[str](), list(role.functions)
+        while ahead:
+            if (name := ahead.pop()) not in reached:
+                reached.add(name)
+                ahead += calls[name]
+        commands = {word.lower() for name in reached for word in used[name]} - _NO_COMMANDS
+        assert commands - set(role.commands) == set(), role.name
+
+
+_NO_COMMANDS = set("count create destroy keys limit maxlen mkstream rev withscores wrongtype".split())
+"""Other words in capitals between quotes."""
+
+
+def _lua_functions(source: str) -> dict[str, str]:
+    """Each function of the library at the top level, registered or local, with its text."""
+    heads = r"^(?:local function ([a-z_]+)\(|register\('(headway_\w+)', function)(?:[^\n]*\bend\)?$|.*?^end)"
+    found = re.finditer(heads, source, re.MULTILINE | re.DOTALL)
+    return {match[1] or match[2]: match[0] for match in found}
