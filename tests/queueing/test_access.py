@@ -240,7 +240,18 @@ def test_a_role_may_run_every_command_that_its_functions_can_reach() -> None:
         assert commands - set(role.commands) == set(), role.name
 
 
-_NO_COMMANDS = set("count create destroy keys limit maxlen mkstream rev withscores wrongtype".split())
+_NO_COMMANDS = {
+    "count",
+    "create",
+    "destroy",
+    "keys",
+    "limit",
+    "maxlen",
+    "mkstream",
+    "rev",
+    "withscores",
+    "wrongtype",
+}
 """Other words in capitals between quotes."""
 
 
