@@ -82,11 +82,15 @@ register('headway_emit', function(keys, args)
       end
       if is_ours then written[#written + 1] = key else lost[#lost + 1] = key end
     end
-    if is_ours and not append(o, args, at + 3) then
-      is_ours = false
-      lost[#lost + 1] = key
-    elseif is_ours and args[at + 2] == '0' then
-      note_first(record_prefix .. key)
+    if is_ours then
+      local is_in = args[at + 4] == '0' and args[at + 7] == '' and args[at + 8] == '' -- most: no call for them
+        and type(try('XADD', o, args[at + 3], 't', args[at + 5], 'k', args[at + 6])) == 'string'
+      if not (is_in or append(o, args, at + 3)) then
+        is_ours = false
+        lost[#lost + 1] = key
+      elseif args[at + 2] == '0' then
+        note_first(record_prefix .. key)
+      end
     end
   end
   hint(tag, written)
