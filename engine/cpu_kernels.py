@@ -61,8 +61,8 @@ def _library(
         raise NativeUnavailableError("torch was asked for")
     if device.type != "cpu":
         raise NativeUnavailableError(f"they are for CPUs, and the device is {device.type}")
-    if dtype != torch.bfloat16:
-        raise NativeUnavailableError("they compute in bfloat16 only; float32 is torch's")
+    if dtype not in {torch.bfloat16, torch.float32}:
+        raise NativeUnavailableError(f"they compute in bfloat16 and float32, not in {dtype}")
     # Keys lie in pairs along the head, values in pairs along the block.
     if block_size % 2 or config.head_dim % 2:
         raise NativeUnavailableError(f"blocks of {block_size} tokens or heads of {config.head_dim} are odd")

@@ -1,4 +1,4 @@
-"""The model on the native CPU kernels, beside ``TorchModel``: bfloat16 activations and KV."""
+"""The model on the native CPU kernels, beside ``TorchModel``: bfloat16 or float32."""
 
 from __future__ import annotations
 

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
-
 from headway.engine.checkpoint import Checkpoint
 from headway.engine.cpu_kernels import Quantization
 from headway.engine.errors import ModelError
@@ -19,7 +17,16 @@ from headway.engine.rope import rotary_tables
 from headway.engine.weight_shapes import Shape, weight_shapes
 from headway.kernels.cpu_gemm import Epilogue, PackedWeight
 from headway.kernels.cpu_step import CpuLayer, CpuModel
-from headway.kernels.weight_rows import BLOCK_BYTES, GROUP, WeightKind, WeightRows, bf16_rows, q8_0_rows
+from headway.kernels.weight_rows import (
+    BLOCK_BYTES,
+    GROUP,
+    WeightKind,
+    WeightRows,
+    bf16_rows,
+    f32_rows,
+    q8_0_rows,
+)
+from torch import Tensor
 
 FOUR_BITS = frozenset({WeightKind.Q4_0, WeightKind.Q4_1})
 
@@ -34,14 +41,20 @@ class QuantizedCheckpoint(Protocol):
 
 
 def load_native_weights(
-    library: ctypes.CDLL, checkpoint: Checkpoint, positions: int, quantization: Quantization
+    library: ctypes.CDLL,
+    checkpoint: Checkpoint,
+    positions: int,
+    quantization: Quantization,
+    dtype: torch.dtype = torch.bfloat16,
 ) -> CpuModel:
     """Read, pack and lay out every weight, with rotary tables for ``positions``.
+
+    ``dtype``: of weights that are not quantized, bfloat16 or float32.
 
     ModelError: damaged, or without the 4-bit blocks that were asked for.
     """
     config = checkpoint.config
-    reader = _Reader(library, checkpoint, quantization)
+    reader = _Reader(library, checkpoint, quantization, dtype)
     head = reader.weight(["model.embed_tokens" if config.tied_embeddings else "lm_head"])
     tables = rotary_tables(config.rope, config.head_dim, positions, torch.float32, torch.device("cpu"))
     half = config.head_dim // 2
@@ -68,12 +81,15 @@ def load_native_weights(
     return model
 
 
-def native_weight_bytes(config: ModelConfig, quantization: Quantization) -> int:
+def native_weight_bytes(
+    config: ModelConfig, quantization: Quantization, dtype: torch.dtype = torch.bfloat16
+) -> int:
     """Bytes that the packed weights take at most; none is there twice, and 4-bit blocks take less."""
 
     def size(shape: Shape) -> int:
         is_rounded = quantization != "none" and shape[-1] % GROUP == 0
-        return math.prod(shape) * (BLOCK_BYTES[WeightKind.Q8_0] if is_rounded else 2 * GROUP) // GROUP
+        plain = dtype.itemsize * GROUP
+        return math.prod(shape) * (BLOCK_BYTES[WeightKind.Q8_0] if is_rounded else plain) // GROUP
 
     return sum(size(shape) for shape in weight_shapes(config).values())
 
@@ -105,10 +121,17 @@ def _layer(reader: _Reader, config: ModelConfig, name: str) -> CpuLayer:
 class _Reader:
     """Tensors of one checkpoint as the kernels want them."""
 
-    def __init__(self, library: ctypes.CDLL, checkpoint: Checkpoint, quantization: Quantization) -> None:
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        checkpoint: Checkpoint,
+        quantization: Quantization,
+        dtype: torch.dtype,
+    ) -> None:
         self._library = library
         self._checkpoint = checkpoint
         self._quantization = quantization
+        self._plain = f32_rows if dtype == torch.float32 else bf16_rows
 
     def vector(self, name: str) -> Tensor:
         """A float32 copy: a mapped file may be replaced while we run."""
@@ -126,7 +149,7 @@ class _Reader:
 
     def _rows(self, name: str) -> WeightRows:
         if self._quantization == "none":
-            return bf16_rows(self._checkpoint.tensor(name))
+            return self._plain(self._checkpoint.tensor(name))
         stored = self._checkpoint.blocks(name) if isinstance(self._checkpoint, QuantizedCheckpoint) else None
         if stored is not None and not (self._quantization == "int8" and stored.kind in FOUR_BITS):
             return stored
@@ -134,4 +157,4 @@ class _Reader:
 
     def _rounded(self, name: str) -> WeightRows:
         weight = self._checkpoint.tensor(name)
-        return q8_0_rows(weight) if weight.shape[1] % GROUP == 0 else bf16_rows(weight)
+        return q8_0_rows(weight) if weight.shape[1] % GROUP == 0 else self._plain(weight)

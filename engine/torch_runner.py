@@ -116,7 +116,7 @@ class TorchRunner:
         weight_size = (
             weight_bytes(config, number)
             if chosen.library is None
-            else native_weight_bytes(config, cpu.quantization)
+            else native_weight_bytes(config, cpu.quantization, number)
         )
         kv_bytes = blocks * block_bytes(config, block_size, number)
         _check_memory(weight_size, number, kv_bytes, available_bytes)
@@ -129,7 +129,7 @@ class TorchRunner:
                 model = TorchModel(config, load_weights(checkpoint, number, place), tables)
                 kernels = f"torch ({chosen.reason})"
             else:
-                weights = load_native_weights(chosen.library, checkpoint, limit, cpu.quantization)
+                weights = load_native_weights(chosen.library, checkpoint, limit, cpu.quantization, number)
                 model = NativeModel(chosen.library, weights, cache, torch.get_num_threads())
                 kernels = f"native ({kinds_of(weights)})"
         runner = cls(

@@ -2,6 +2,7 @@
 
     out[r, n] = epilogue(Σ_k x̂[r, k] · w[n, k] + bias[n])
     BF16          x̂ = bfloat16(x)
+    F32           x̂ = x
     INT8          x̂ = d[r] · q[r, k],       d = max_k |x[r, k]| / 127,  q = round(x / d)
     Q8_0, Q4_*    x̂ = d[r, g] · q[r, k],    the same per group g of 32
 
@@ -153,6 +154,8 @@ def rounded_reference(x: Tensor, kind: WeightKind) -> Tensor:
     """x̂ of the formula, in float64: what the kernels' activations stand for."""
     if kind is WeightKind.BF16:
         return x.to(torch.bfloat16).double()
+    if kind is WeightKind.F32:
+        return x.double()
     groups = x.float() if kind is WeightKind.INT8 else x.float().reshape(len(x), -1, 32)
     largest = groups.abs().amax(dim=-1, keepdim=True)
     # Tensor by tensor: `127 / largest` would multiply by a reciprocal, which rounds differently.

@@ -41,6 +41,7 @@ class _ModelRecord(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("query_heads", "kv_heads", "head_dim", "block_size")),
         ("window", ctypes.c_int32),
         ("activation", ctypes.c_int32),
+        ("kv_element", ctypes.c_int32),
         ("norm_eps", ctypes.c_float),
         ("scale", ctypes.c_float),
         ("layer", ctypes.POINTER(_LayerRecord)),
@@ -116,7 +117,8 @@ class CpuStep:
         threads: int,
         cores: Sequence[int] | None = None,
     ) -> None:
-        """``pools``: bfloat16 [layers, 2, blocks, kv_heads, block_size, head_dim], the last two even.
+        """``pools``: [layers, 2, blocks, kv_heads, block_size, head_dim]; bfloat16, the last two even, or
+        float32.
 
         ``cores``: where the threads stay, one for each; None: wherever the system puts them.
         """
@@ -220,6 +222,7 @@ def _model(model: CpuModel, layers: ctypes.Array[_LayerRecord], pools: Tensor) -
         block_size=pools.shape[4],
         window=model.sliding_window or 0,
         activation=int(model.activation),
+        kv_element=int(pools.dtype == torch.bfloat16),
         norm_eps=model.norm_eps,
         scale=model.head_dim**-0.5,
         layer=layers,

@@ -57,7 +57,7 @@ void Forward::set_up(HeadwayStep& step) {
     const int64_t queries = int64_t(model_.query_heads) * model_.head_dim;
     shared_.residual.fit(int64_t(tokens_) * model_.hidden);
     shared_.qkv.fit(tokens_ * heads * model_.head_dim);
-    shared_.queries.fit(tokens_ * queries);
+    shared_.queries.fit(tokens_ * queries * (is_f32() ? 2 : 1));
     shared_.mixed.fit(tokens_ * queries);
     shared_.gated.fit(int64_t(tokens_) * model_.intermediate);
     int64_t bytes = headway_activation_row_bytes(model_.head.kind, model_.hidden);
@@ -69,7 +69,7 @@ void Forward::set_up(HeadwayStep& step) {
     }
     shared_.inputs.fit(bytes * tokens_);
     for (MemberScratch& own : members_) {
-        own.attention.fit(attention_scratch_bytes(shape_));
+        own.attention.fit(is_f32() ? attention_f32_scratch_bytes(shape_) : attention_scratch_bytes(shape_));
         own.row.fit(std::max<int64_t>({model_.hidden, heads * model_.head_dim}));
         own.logits.fit(int64_t(rows_) * kHeadColumns);
         own.best.assign(rows_, Largest());
@@ -79,7 +79,7 @@ void Forward::set_up(HeadwayStep& step) {
 
 uint16_t* Forward::pool(int layer, int which) const {
     const int64_t size = model_.blocks * model_.kv_heads * model_.block_size * model_.head_dim;
-    return model_.pools + (2 * int64_t(layer) + which) * size;
+    return static_cast<uint16_t*>(model_.pools) + (2 * int64_t(layer) + which) * size * (is_f32() ? 2 : 1);
 }
 
 template <class Work>
@@ -132,17 +132,34 @@ void Forward::place_heads(int layer, int row, MemberScratch& own) {
             from = turned;
         }
         rotate_row(from, cosines, sines, width, turned);
-        if (head < queries) {
-            round_row(turned, width, shared_.queries.get() + (int64_t(row) * queries + head) * width);
-        } else {
-            write_kv(shape_, token.table, token.position, head - queries, turned, heads + (head + keys) * width,
-                     pool(layer, 0), pool(layer, 1));
-        }
+        keep_head(layer, row, head, turned);
+    }
+}
+
+void Forward::keep_head(int layer, int row, int head, const float* turned) {
+    const int width = model_.head_dim, queries = model_.query_heads, keys = model_.kv_heads;
+    const PackedToken& token = packed_[row];
+    const float* value = shared_.qkv.get() + (int64_t(row) * (queries + 2 * keys) + head + keys) * width;
+    const int64_t query = (int64_t(row) * queries + head) * width;
+    if (head < queries && is_f32()) {
+        std::memcpy(reinterpret_cast<float*>(shared_.queries.get()) + query, turned, sizeof(float) * width);
+    } else if (head < queries) {
+        round_row(turned, width, shared_.queries.get() + query);
+    } else if (is_f32()) {
+        write_kv_f32(shape_, token.table, token.position, head - queries, turned, value,
+                     reinterpret_cast<float*>(pool(layer, 0)), reinterpret_cast<float*>(pool(layer, 1)));
+    } else {
+        write_kv(shape_, token.table, token.position, head - queries, turned, value, pool(layer, 0), pool(layer, 1));
     }
 }
 
 void Forward::attend_tile(int layer, int item, MemberScratch& own) {
     const AttentionTile& tile = tiles_[item / model_.kv_heads];
+    if (is_f32()) {
+        return attend_f32(shape_, tile, item % model_.kv_heads, reinterpret_cast<float*>(shared_.queries.get()),
+                          reinterpret_cast<float*>(pool(layer, 0)), reinterpret_cast<float*>(pool(layer, 1)),
+                          shared_.mixed.get(), own.attention.get());
+    }
     attend(shape_, tile, item % model_.kv_heads, shared_.queries.get(), pool(layer, 0), pool(layer, 1),
            shared_.mixed.get(), own.attention.get());
 }

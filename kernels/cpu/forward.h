@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "attention_f32.h"
 #include "rows.h"
 #include "step.h"
 #include "threads.h"
@@ -39,7 +40,7 @@ class Buffer {
 // Activations of all rows, shared by both runs of a context.
 struct Activations {
     Buffer<float> residual, qkv, mixed, gated;
-    Buffer<uint16_t> queries;
+    Buffer<uint16_t> queries;     // bf16, or float32 in place of two
     Buffer<uint8_t> inputs;  // of the next product, as its kind wants them
 };
 
@@ -80,7 +81,9 @@ class Forward final : public Run {
     void layer(int index, int& phase, MemberScratch& own, Clock& clock);
     void head(int& phase, int member, Clock& clock);
 
+    void keep_head(int layer, int row, int head, const float* turned);
     uint16_t* pool(int layer, int which) const;
+    bool is_f32() const { return model_.kv_element == HEADWAY_ELEMENT_F32; }
 
     const HeadwayModel& model_;
     const AttentionShape shape_;

@@ -1,4 +1,4 @@
-// Activation rows: bf16, or s8 with a scale per row (INT8) or per 32 values (GGUF kinds).
+// Activation rows: bf16, f32, or s8 with a scale per row (INT8) or per 32 values (GGUF kinds).
 //
 //   d = max|x| / 127,   q = round(x · 127 / max|x|),   x ≈ d · q       (round to nearest even; d = 0 where all are 0)
 //
@@ -20,6 +20,11 @@ void round_to_bf16(const void* x, int element, int64_t start, int inputs, uint8_
         const __m256i rounded = to_bf16(load_values(x, element, start + k, inputs - k));
         _mm256_store_si256(reinterpret_cast<__m256i*>(out + 2 * k), rounded);
     }
+}
+
+void copy_f32(const void* x, int element, int64_t start, int inputs, uint8_t* out) {
+    for (int k = 0; k < groups_of(inputs) * kGroup; k += kLanes)
+        _mm512_store_ps(out + 4 * k, load_values(x, element, start + k, inputs - k));
 }
 
 // 16 values to s8 at `out`; returns their sums in 4-byte lanes.
@@ -86,6 +91,7 @@ void headway_quantize_rows(int32_t kind, const void* x, int32_t element, int64_t
     for (int64_t row = begin; row < end; ++row) {
         uint8_t* out = static_cast<uint8_t*>(activations) + row * row_bytes;
         if (kind == HEADWAY_BF16) round_to_bf16(x, element, row * stride, inputs, out);
+        else if (kind == HEADWAY_F32) copy_f32(x, element, row * stride, inputs, out);
         else if (kind == HEADWAY_INT8) quantize_row(x, element, row * stride, inputs, out);
         else quantize_groups(kind, x, element, row * stride, inputs, out);
     }

@@ -112,7 +112,6 @@ def test_without_a_compiler_torch_computes_and_the_log_can_say_why(
     ("cpu", "options", "reason"),
     [
         (CpuSettings("torch", "auto", CACHE_DIR), {}, "torch was asked for"),
-        (CpuSettings("auto", "auto", CACHE_DIR), {"dtype": "float32"}, "float32 is torch's"),
         (CpuSettings("auto", "auto", CACHE_DIR), {"block_size": 5}, "odd"),
         (CpuSettings("auto", "auto", None), {}, "no folder"),
     ],
