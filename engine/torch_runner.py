@@ -16,6 +16,7 @@ from headway.engine.checkpoint import Checkpoint
 from headway.engine.compute_dtype import compute_dtype
 from headway.engine.copy_bus import CudaBus
 from headway.engine.cpu_kernels import CpuSettings, choose_computation
+from headway.engine.deterministic import RowByRowSampler, check_deterministic, mark_of
 from headway.engine.errors import InvariantError, ModelError
 from headway.engine.host_cache import HostCache
 from headway.engine.kv_cache import KVCache, block_bytes, block_count_within
@@ -58,6 +59,7 @@ class TorchRunner:
         clock: Callable[[], float],
         host_slots: int = 0,
         kernels: str = "torch",
+        is_deterministic: bool = False,
     ) -> None:
         self.kernels = kernels
         """What computes, in words: for the log."""
@@ -69,7 +71,8 @@ class TorchRunner:
         self._clock = clock
         self._vocab_size = config.vocab_size
         self._eos_token_ids = config.eos_token_ids
-        self._sampler = Sampler(config.vocab_size, config.eos_token_ids)
+        make_sampler = RowByRowSampler if is_deterministic else Sampler
+        self._sampler = make_sampler(config.vocab_size, config.eos_token_ids)
         self._answers: dict[str, Answer] = {}
         self._last = LastStep()
         self._shape = AttentionShape(
@@ -96,6 +99,7 @@ class TorchRunner:
         max_model_len: int | None = None,
         available_bytes: int | None = None,
         cpu: CpuSettings = TORCH_ONLY,
+        is_deterministic: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> TorchRunner:
         """Load, lay out and warm up a model.
@@ -103,7 +107,8 @@ class TorchRunner:
         ``host_cache_bytes``: host memory for swapped requests; 0: never swap. ``max_model_len`` lowers the
         model's own limit. ``available_bytes``: memory that may be taken on the
         device; None: do not check. ``threads``: torch's for this process; None: as they are. ``cpu``: native
-        kernels and their weights, for bfloat16 on a CPU. Raises ModelError, saying what to change.
+        kernels and their weights, on a CPU. ``is_deterministic``: nobody's company changes a bit of an answer
+        (``deterministic``). Raises ModelError, saying what to change.
         """
         if threads is not None:
             torch.set_num_threads(threads)
@@ -113,6 +118,8 @@ class TorchRunner:
             config, kv_cache_bytes=kv_cache_bytes, block_size=block_size, dtype=number
         )
         chosen = choose_computation(cpu, config, dtype=number, device=place, block_size=block_size)
+        if is_deterministic:
+            check_deterministic(chosen, place)
         weight_size = (
             weight_bytes(config, number)
             if chosen.library is None
@@ -142,8 +149,11 @@ class TorchRunner:
             clock=clock,
             host_slots=host_cache_bytes // block_bytes(config, block_size, number),
             kernels=kernels,
+            is_deterministic=is_deterministic,
         )
         warm_up(runner)
+        if is_deterministic:
+            runner.kernels += f", deterministic {mark_of(runner)}"
         return runner
 
     @property
