@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headway.engine.drafts import sampling_rows
 from headway.engine.values import Chunk
 from headway.kernels.attention_plan import AttentionPlan, AttentionShape, PagedSequence, plan_attention
 from headway.kernels.host_arrays import to_device
@@ -55,7 +56,7 @@ def pack(
     all_logits: bool = False,
     chip: Chip | None = None,
 ) -> StepInputs:
-    """Pack chunks with their block tables. Logits: last token of sampling chunks, or every token.
+    """Pack chunks with their block tables. Logits: last tokens of sampling chunks, or every token.
 
     ``chip``: the GPU whose kernels run; by default the device's, and on a CPU none: torch's operations do.
     """
@@ -134,5 +135,9 @@ def _logit_rows(chunks: Sequence[Chunk], packed: Sequence[_Packed], *, all_logit
     if all_logits:
         spans = [(starts[chunk.key], starts[chunk.key] + len(chunk.token_ids)) for chunk in chunks]
         return np.concatenate([np.arange(start, end, dtype=np.int64) for start, end in spans])
-    last = [starts[chunk.key] + len(chunk.token_ids) - 1 for chunk in chunks if chunk.samples]
-    return np.array(last, dtype=np.int64)
+    rows = [
+        starts[chunk.key] + len(chunk.token_ids) - row
+        for chunk in chunks
+        for row in range(sampling_rows(chunk), 0, -1)
+    ]
+    return np.array(rows, dtype=np.int64)

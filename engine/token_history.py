@@ -40,6 +40,15 @@ class TokenHistory:
             self._counts[self._slot(token)] += 1
             self.known_tokens += 1
 
+    def followed_by(self, answer: Iterable[int]) -> TokenHistory:
+        """Another history: this one, and more tokens of the answer."""
+        longer = TokenHistory((), ())
+        longer.known_tokens = self.known_tokens
+        longer._slots = dict(self._slots)
+        longer._tokens, longer._counts = self._tokens.copy(), self._counts.copy()
+        longer.append(answer)
+        return longer
+
     def _slot(self, token: int) -> int:
         slot = self._slots.setdefault(token, len(self._slots))
         if slot == len(self._tokens):

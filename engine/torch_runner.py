@@ -11,12 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headway.engine.answer import Answer
+from headway.engine.answer import Answer, keep_right
 from headway.engine.checkpoint import Checkpoint
 from headway.engine.compute_dtype import compute_dtype
 from headway.engine.copy_bus import CudaBus
 from headway.engine.cpu_kernels import CpuSettings, choose_computation
 from headway.engine.deterministic import RowByRowSampler, check_deterministic, mark_of
+from headway.engine.drafts import has_drafts
 from headway.engine.errors import InvariantError, ModelError
 from headway.engine.host_cache import HostCache
 from headway.engine.kv_cache import KVCache, block_bytes, block_count_within
@@ -25,7 +26,7 @@ from headway.engine.model_config import ModelConfig
 from headway.engine.native_model import NativeModel
 from headway.engine.native_weights import kinds_of, load_native_weights, native_weight_bytes
 from headway.engine.rope import rotary_tables
-from headway.engine.sampler import Sampler, SamplingRow
+from headway.engine.sampler import Sampler, SamplingRow, rows_of
 from headway.engine.step_inputs import StepInputs, pack
 from headway.engine.torch_model import TorchModel
 from headway.engine.torch_weights import load_weights, weight_bytes
@@ -208,11 +209,13 @@ class TorchRunner:
         self._host.move(plan)
         for answer, chunk in zip(answers, chunks, strict=True):
             answer.learn(chunk)
-        rows = [SamplingRow(a, a.index_after(c)) for a, c in zip(answers, chunks, strict=True) if c.samples]
+        rows = [r for a, c in zip(answers, chunks, strict=True) if c.samples for r in rows_of(a, c)]
         sampled: tuple[Sampled, ...] = ()
         times: ComputeTimes | None = None
         if chunks:
             sampled, times = self._choose(chunks, answers, rows)
+            if has_drafts(chunks):
+                sampled = keep_right(chunks, answers, sampled)
         self._last.remember(chunks, sampled)
         copied_step = self._host.copied_step(plan.step, wait=not chunks)
         elapsed = self._clock() - started
