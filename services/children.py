@@ -36,7 +36,8 @@ def worker_command(settings: UpSettings, worker_id: str, index: int) -> list[str
         ("--log-level", settings.log_level),
     ]
     look_ahead = "--look-ahead" if settings.looks_ahead else "--no-look-ahead"
-    return headway_command("worker", look_ahead, *_arguments(options))
+    deterministic = "--deterministic" if settings.is_deterministic else "--no-deterministic"
+    return headway_command("worker", look_ahead, deterministic, *_arguments(options))
 
 
 def gateway_command(settings: UpSettings, listen_fd: int) -> list[str]:

@@ -102,7 +102,7 @@ CpuKernelsOption = Annotated[
     typer.Option(
         "--cpu-kernels",
         envvar="HEADWAY_CPU_KERNELS",
-        help="bfloat16 on a CPU: native code compiled at first use, or torch; auto: native where it can run.",
+        help="On a CPU: native code compiled at first use, or torch; auto: native where it can run.",
     ),
 ]
 QuantizationOption = Annotated[
@@ -214,6 +214,14 @@ LookAhead = Annotated[
         "--look-ahead/--no-look-ahead",
         envvar="HEADWAY_LOOK_AHEAD",
         help="Plan the next step while one runs; pays where the device is not the CPU.",
+    ),
+]
+Deterministic = Annotated[
+    bool,
+    typer.Option(
+        "--deterministic/--no-deterministic",
+        envvar="HEADWAY_DETERMINISTIC",
+        help="The same bits whoever else is in the batch; needs the native CPU kernels.",
     ),
 ]
 Weights = Annotated[

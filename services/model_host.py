@@ -127,5 +127,6 @@ def _torch(settings: WorkerSettings) -> tuple[Runner, Tokenizer, str]:
         max_model_len=settings.max_model_len,
         available_bytes=read_memory().available_bytes if device == "cpu" else None,
         cpu=CpuSettings(settings.cpu_kernels, settings.quantization, settings.cache_dir),
+        is_deterministic=settings.is_deterministic,
     )
     return runner, checkpoint.tokenizer(), runner.kernels

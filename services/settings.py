@@ -39,7 +39,7 @@ class WorkerSettings:
     """The name under which jobs ask for the model; None: ``model`` itself, or a path's last part."""
     dtype: DType = "auto"
     cpu_kernels: CpuKernels = "auto"
-    """In bfloat16 on a CPU: native code, compiled at first use, or torch; auto: native where it can run."""
+    """On a CPU: native code, compiled at first use, or torch; auto: native where it can run."""
     quantization: Quantization = "none"
     """Of the weights under the native kernels; auto: 4 bits where the file holds them, else int8."""
     cache_dir: Path | None = None
@@ -66,6 +66,8 @@ class WorkerSettings:
     """Host memory for the KV of requests that gave way; 0: it is computed again."""
     looks_ahead: bool = False
     """Plan the next step while one runs."""
+    is_deterministic: bool = False
+    """The same bits of an answer whoever else is in the batch; a worker that cannot promise it refuses."""
     tenant_weights: TenantWeights = ()
     """Shares under the fair policy; 1 for tenants not named."""
     ttft_seconds: float | None = None
@@ -147,6 +149,8 @@ class UpSettings:
     """tenants.toml, which the gateway applies."""
     looks_ahead: bool = False
     """Every worker plans its next step while one runs."""
+    is_deterministic: bool = False
+    """Every worker promises the same bits whoever else is in the batch."""
     drain_seconds: float = 10.0
     """How long open answers may still finish at the first Ctrl-C, in the gateway and then in the workers."""
     metrics_port: int | None = None
