@@ -16,7 +16,7 @@ from headway.kernels.native_library import NativeUnavailableError, load_native
 CpuKernels: TypeAlias = Literal["auto", "native", "torch"]
 Quantization: TypeAlias = Literal["auto", "none", "int8", "q4"]
 """Of the weights, under the native kernels. ``q4``: a GGUF file's own 4-bit blocks as they are, the rest as
-int8. ``int8``: blocks of 32 with a scale each (Q8_0). ``auto``: the file's own blocks, else int8."""
+int8. ``int8``: blocks of 32 with a scale each (Q8_0). ``auto``: what ``quantization_choice`` says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,9 @@ class CpuSettings:
     kernels: CpuKernels = "auto"
     quantization: Quantization = "none"
     cache_dir: Path | None = None
-    """Where the compiled kernels are kept; None: torch computes."""
+    """Where compiled kernels, packed weights and verdicts are kept; None: torch computes."""
+    keeps_weights: bool = True
+    """Packed weights as files, mapped at the next start; false: in this process's memory only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
+from torch import Tensor
+
 from headway.engine.checkpoint import Checkpoint
 from headway.engine.cpu_kernels import Quantization
 from headway.engine.errors import ModelError
 from headway.engine.model_config import ModelConfig
 from headway.engine.rope import rotary_tables
+from headway.engine.weight_parts import WeightParts
 from headway.engine.weight_shapes import Shape, weight_shapes
 from headway.kernels.cpu_gemm import Epilogue, PackedWeight
 from headway.kernels.cpu_step import CpuLayer, CpuModel
@@ -26,7 +29,6 @@ from headway.kernels.weight_rows import (
     f32_rows,
     q8_0_rows,
 )
-from torch import Tensor
 
 FOUR_BITS = frozenset({WeightKind.Q4_0, WeightKind.Q4_1})
 
@@ -46,16 +48,20 @@ def load_native_weights(
     positions: int,
     quantization: Quantization,
     dtype: torch.dtype = torch.bfloat16,
+    *,
+    parts: WeightParts | None = None,
 ) -> CpuModel:
     """Read, pack and lay out every weight, with rotary tables for ``positions``.
 
-    ``dtype``: of weights that are not quantized, bfloat16 or float32.
+    ``dtype``: of weights that are not quantized, bfloat16 or float32. ``parts``: packed before; None: the
+    checkpoint's.
 
     ModelError: damaged, or without the 4-bit blocks that were asked for.
     """
     config = checkpoint.config
-    reader = _Reader(library, checkpoint, quantization, dtype)
-    head = reader.weight(["model.embed_tokens" if config.tied_embeddings else "lm_head"])
+    if parts is None:
+        parts = CheckpointParts(library, checkpoint, quantization, dtype)
+    head = parts.weight(["model.embed_tokens" if config.tied_embeddings else "lm_head"])
     tables = rotary_tables(config.rope, config.head_dim, positions, torch.float32, torch.device("cpu"))
     half = config.head_dim // 2
     model = CpuModel(
@@ -66,9 +72,9 @@ def load_native_weights(
         activation=Epilogue.SILU_MUL if config.activation == "silu" else Epilogue.GELU_TANH_MUL,
         norm_eps=config.norm_eps,
         # Read row by row from the head's own layout: a tied table needs no second copy.
-        embedding=head if config.tied_embeddings else reader.weight(["model.embed_tokens"]),
-        layers=tuple(_layer(reader, config, f"model.layers.{index}") for index in range(config.layer_count)),
-        final_norm=reader.vector("model.norm.weight"),
+        embedding=head if config.tied_embeddings else parts.weight(["model.embed_tokens"]),
+        layers=tuple(_layer(parts, config, f"model.layers.{index}") for index in range(config.layer_count)),
+        final_norm=parts.vector("model.norm.weight"),
         head=head,
         cosines=tables.cos[:, :half].contiguous(),
         sines=tables.signed_sin[:, half:].contiguous(),
@@ -102,23 +108,23 @@ def kinds_of(model: CpuModel) -> str:
     return f"{', '.join(name for name, _ in counts.most_common())}, head {model.head.kind.name}"
 
 
-def _layer(reader: _Reader, config: ModelConfig, name: str) -> CpuLayer:
+def _layer(parts: WeightParts, config: ModelConfig, name: str) -> CpuLayer:
     attention, mlp = f"{name}.self_attn", f"{name}.mlp"
     return CpuLayer(
-        qkv=reader.weight([f"{attention}.{letter}_proj" for letter in "qkv"], has_bias=config.qkv_bias),
-        output=reader.weight([f"{attention}.o_proj"], has_bias=config.output_bias),
-        gate_up=reader.weight(
+        qkv=parts.weight([f"{attention}.{letter}_proj" for letter in "qkv"], has_bias=config.qkv_bias),
+        output=parts.weight([f"{attention}.o_proj"], has_bias=config.output_bias),
+        gate_up=parts.weight(
             [f"{mlp}.gate_proj", f"{mlp}.up_proj"], has_bias=config.mlp_bias, is_paired=True
         ),
-        down=reader.weight([f"{mlp}.down_proj"], has_bias=config.mlp_bias),
-        attention_norm=reader.vector(f"{name}.input_layernorm.weight"),
-        query_norm=reader.vector(f"{attention}.q_norm.weight") if config.qk_norm else None,
-        key_norm=reader.vector(f"{attention}.k_norm.weight") if config.qk_norm else None,
-        mlp_norm=reader.vector(f"{name}.post_attention_layernorm.weight"),
+        down=parts.weight([f"{mlp}.down_proj"], has_bias=config.mlp_bias),
+        attention_norm=parts.vector(f"{name}.input_layernorm.weight"),
+        query_norm=parts.vector(f"{attention}.q_norm.weight") if config.qk_norm else None,
+        key_norm=parts.vector(f"{attention}.k_norm.weight") if config.qk_norm else None,
+        mlp_norm=parts.vector(f"{name}.post_attention_layernorm.weight"),
     )
 
 
-class _Reader:
+class CheckpointParts:
     """Tensors of one checkpoint as the kernels want them."""
 
     def __init__(

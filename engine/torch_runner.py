@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,18 +14,21 @@ from torch import Tensor
 
 from headway.engine.answer import Answer, keep_right
 from headway.engine.checkpoint import Checkpoint
+from headway.engine.chunk_checks import check_chunk
 from headway.engine.compute_dtype import compute_dtype
 from headway.engine.copy_bus import CudaBus
 from headway.engine.cpu_kernels import CpuSettings, choose_computation
 from headway.engine.deterministic import RowByRowSampler, check_deterministic, mark_of
 from headway.engine.drafts import has_drafts
-from headway.engine.errors import InvariantError, ModelError
 from headway.engine.host_cache import HostCache
 from headway.engine.kv_cache import KVCache, block_bytes, block_count_within
 from headway.engine.last_step import LastStep
+from headway.engine.memory_check import check_memory
 from headway.engine.model_config import ModelConfig
+from headway.engine.native_loading import load_native_model, settle, window_bytes
 from headway.engine.native_model import NativeModel
-from headway.engine.native_weights import kinds_of, load_native_weights, native_weight_bytes
+from headway.engine.native_weights import native_weight_bytes
+from headway.engine.quantization_check import WINDOW
 from headway.engine.rope import rotary_tables
 from headway.engine.sampler import Sampler, SamplingRow, rows_of
 from headway.engine.step_inputs import StepInputs, pack
@@ -61,9 +65,12 @@ class TorchRunner:
         host_slots: int = 0,
         kernels: str = "torch",
         is_deterministic: bool = False,
+        weights: str = "in memory",
     ) -> None:
         self.kernels = kernels
         """What computes, in words: for the log."""
+        self.weights = weights
+        """Why the weights have their form, and where they are, in words: for the log."""
         self._model = model
         self._cache = cache
         bus = CudaBus(device) if device.type == "cuda" and host_slots else None
@@ -121,13 +128,28 @@ class TorchRunner:
         chosen = choose_computation(cpu, config, dtype=number, device=place, block_size=block_size)
         if is_deterministic:
             check_deterministic(chosen, place)
+        cpu, reason = settle(
+            cpu,
+            chosen,
+            checkpoint,
+            number,
+            lambda form: cls.load(
+                checkpoint,
+                kv_cache_bytes=window_bytes(config, block_size, number),
+                dtype="bfloat16",
+                block_size=block_size,
+                max_model_len=WINDOW,
+                available_bytes=available_bytes,
+                cpu=replace(cpu, quantization=form, keeps_weights=False),
+            ),
+        )
         weight_size = (
             weight_bytes(config, number)
             if chosen.library is None
             else native_weight_bytes(config, cpu.quantization, number)
         )
         kv_bytes = blocks * block_bytes(config, block_size, number)
-        _check_memory(weight_size, number, kv_bytes, available_bytes)
+        check_memory(weight_size, number, kv_bytes, available_bytes)
         limit = min(config.max_position, max_model_len or config.max_position, blocks * block_size)
         with torch.inference_mode():
             cache = KVCache(config, block_count=blocks, block_size=block_size, dtype=number, device=place)
@@ -135,11 +157,12 @@ class TorchRunner:
             if chosen.library is None:
                 tables = rotary_tables(config.rope, config.head_dim, limit, number, place)
                 model = TorchModel(config, load_weights(checkpoint, number, place), tables)
-                kernels = f"torch ({chosen.reason})"
+                kernels, weights = f"torch ({chosen.reason})", "in memory"
             else:
-                weights = load_native_weights(chosen.library, checkpoint, limit, cpu.quantization, number)
-                model = NativeModel(chosen.library, weights, cache, torch.get_num_threads())
-                kernels = f"native ({kinds_of(weights)})"
+                loaded = load_native_model(
+                    chosen.library, checkpoint, cache, cpu, positions=limit, dtype=number, reason=reason
+                )
+                model, kernels, weights = loaded.model, loaded.kernels, loaded.weights
         runner = cls(
             config,
             model,
@@ -151,6 +174,7 @@ class TorchRunner:
             host_slots=host_cache_bytes // block_bytes(config, block_size, number),
             kernels=kernels,
             is_deterministic=is_deterministic,
+            weights=weights,
         )
         warm_up(runner)
         if is_deterministic:
@@ -255,14 +279,11 @@ class TorchRunner:
 
     def _answer(self, chunk: Chunk) -> Answer:
         answer = self._answers.get(chunk.key.request_id)
-        if answer is None or answer.key != chunk.key:
-            raise InvariantError(f"{chunk.key} runs in a plan, but was never admitted or is released")
-        end = chunk.start + len(chunk.token_ids)
-        if not chunk.token_ids or end > self._max_model_len or end > len(chunk.block_table) * self.block_size:
-            raise InvariantError(
-                f"{chunk.key}: a chunk of {len(chunk.token_ids)} tokens ends at {end}; it must hold a token, "
-                f"end within {self._max_model_len} and within its {len(chunk.block_table)} blocks"
-            )
+        is_announced = answer is not None and answer.key == chunk.key
+        check_chunk(
+            chunk, is_announced=is_announced, max_model_len=self._max_model_len, block_size=self.block_size
+        )
+        assert answer is not None
         return answer
 
     def _pack(
@@ -272,24 +293,3 @@ class TorchRunner:
             answer.table(chunk.block_table) for answer, chunk in zip(answers, chunks, strict=True)
         ]
         return pack(chunks, tables, self._shape, all_logits=all_logits)
-
-
-def _check_memory(weights: int, dtype: torch.dtype, kv_bytes: int, available_bytes: int | None) -> None:
-    """ModelError when weights and KV cannot fit."""
-    if available_bytes is None:
-        return
-    if weights + kv_bytes > available_bytes:
-        smaller = " or choose bfloat16 (--dtype bfloat16)" if dtype == torch.float32 else ""
-        raise ModelError(
-            f"not enough memory: weights take {_gib(weights)} in {str(dtype).removeprefix('torch.')} and "
-            f"the KV cache {_gib(kv_bytes)}, but {_gib(available_bytes)} are free; "
-            + (
-                f"lower the KV cache to {_gib(available_bytes - weights)} or less{smaller}"
-                if weights < available_bytes
-                else f"use a smaller model{smaller}, or free memory"
-            )
-        )
-
-
-def _gib(count: int) -> str:
-    return f"{count / 2**30:.2f} GiB"

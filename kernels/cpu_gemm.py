@@ -85,6 +85,23 @@ class PackedWeight:
         self.bias = None if bias is None else bias.float().contiguous()
         self._pack(library, rows)
 
+    @classmethod
+    def packed_before(
+        cls,
+        kind: WeightKind,
+        outputs: int,
+        inputs: int,
+        *,
+        is_paired: bool,
+        buffer: Tensor,
+        bias: Tensor | None,
+    ) -> PackedWeight:
+        """One with the ``buffer`` and ``bias`` of an earlier one, wherever they lie now."""
+        weight = cls.__new__(cls)
+        weight.kind, weight.outputs, weight.inputs = kind, outputs, inputs
+        weight.is_paired, weight.buffer, weight.bias = is_paired, buffer, bias
+        return weight
+
     def _pack(self, library: ctypes.CDLL, rows: Sequence[WeightRows]) -> None:
         pack, begin = _function(library, "headway_pack_rows", None), 0
         for part in rows:
