@@ -37,7 +37,8 @@ class TokenHistory:
     def append(self, answer: Iterable[int]) -> None:
         """Count more tokens of the answer."""
         for token in answer:
-            self._counts[self._slot(token)] += 1
+            slot = self._slot(token)  # first: it may replace the arrays by longer ones
+            self._counts[slot] += 1
             self.known_tokens += 1
 
     def followed_by(self, answer: Iterable[int]) -> TokenHistory:
