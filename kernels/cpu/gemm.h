@@ -31,7 +31,8 @@
 #include <stdint.h>
 
 enum HeadwayWeightKind { HEADWAY_BF16 = 0, HEADWAY_INT8 = 1, HEADWAY_Q4_0 = 2, HEADWAY_Q4_1 = 3, HEADWAY_Q8_0 = 4, HEADWAY_F32 = 5 };
-enum HeadwayElement { HEADWAY_ELEMENT_F32 = 0, HEADWAY_ELEMENT_BF16 = 1 };
+// INT8: of keys and values only.
+enum HeadwayElement { HEADWAY_ELEMENT_F32 = 0, HEADWAY_ELEMENT_BF16 = 1, HEADWAY_ELEMENT_INT8 = 2 };
 
 enum HeadwayEpilogue {
     HEADWAY_STORE = 0,          // out[r, n] = y
@@ -81,6 +82,11 @@ int64_t headway_activation_row_bytes(int32_t kind, int32_t inputs);
 // rounded to bf16 for BF16 weights; as they are for F32; for INT8 to int8 with one scale per row; for Q* with one per 32 values.
 void headway_quantize_rows(int32_t kind, const void* x, int32_t element, int64_t stride, int32_t begin, int32_t end,
                            int32_t inputs, void* activations);
+
+// Columns [begin, end) of one row x [inputs] into row `row` of `activations`: multiples of 32, as are the inputs. Not for
+// INT8, whose scale is the whole row's.
+void headway_quantize_columns(int32_t kind, const float* x, int32_t begin, int32_t end, int32_t row, int32_t inputs,
+                              void* activations);
 
 // Columns [n_begin, n_end) of the product for activation rows [0, rows), into rows 0 … of `output`.
 void headway_gemm_part(const struct HeadwayWeight* weight, const void* activations, int32_t rows, int32_t n_begin,

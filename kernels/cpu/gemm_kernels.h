@@ -47,15 +47,6 @@ struct Ahead {
     }
 };
 
-// The two products as assembly: GCC 12 takes the intrinsics' accumulator for a separate input and copies or spills it.
-inline void dot_fours(__m512i& sums, __m512i unsigned_fours, __m512i signed_fours) {
-    __asm__("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(unsigned_fours), "v"(signed_fours));
-}
-
-inline void dot_twos(__m512& sums, __m512i a, __m512i b) {
-    __asm__("vdpbf16ps %2, %1, %0" : "+v"(sums) : "v"(a), "v"(b));
-}
-
 // sums += 4 k of both vectors, for every row.
 template <int R>
 inline void add_four(__m512i (&sums)[R][2], __m512i first, __m512i second, const Rows<R>& x, int k) {

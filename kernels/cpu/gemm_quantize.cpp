@@ -60,11 +60,14 @@ void quantize_row(const void* x, int element, int64_t start, int inputs, uint8_t
     memcpy(out + padded + 4, &offset, 4);
 }
 
-void quantize_groups(int kind, const void* x, int element, int64_t start, int inputs, uint8_t* out) {
+// Groups [begin, end) of a row, whose values lie at x[start + 32 · begin …].
+void quantize_groups(int kind, const void* x, int element, int64_t start, int begin, int end, int inputs, uint8_t* row) {
     const int groups = groups_of(inputs);
-    float* scales = reinterpret_cast<float*>(out + groups * kGroup);
-    uint8_t* sums = out + groups * (kGroup + 4);
-    for (int g = 0; g < groups; ++g, start += kGroup, out += kGroup, sums += 4) {
+    float* scales = reinterpret_cast<float*>(row + groups * kGroup);
+    uint8_t* out = row + begin * kGroup;
+    uint8_t* sums = row + groups * (kGroup + 4) + 4 * begin;
+    start += int64_t(begin) * kGroup;
+    for (int g = begin; g < end; ++g, start += kGroup, out += kGroup, sums += 4) {
         const __m512 low = load_values(x, element, start, kLanes);
         const __m512 high = load_values(x, element, start + kLanes, kLanes);
         const Scale scale = scale_of(_mm512_max_ps(_mm512_abs_ps(low), _mm512_abs_ps(high)));
@@ -93,6 +96,14 @@ void headway_quantize_rows(int32_t kind, const void* x, int32_t element, int64_t
         if (kind == HEADWAY_BF16) round_to_bf16(x, element, row * stride, inputs, out);
         else if (kind == HEADWAY_F32) copy_f32(x, element, row * stride, inputs, out);
         else if (kind == HEADWAY_INT8) quantize_row(x, element, row * stride, inputs, out);
-        else quantize_groups(kind, x, element, row * stride, inputs, out);
+        else quantize_groups(kind, x, element, row * stride, 0, groups_of(inputs), inputs, out);
     }
+}
+
+void headway_quantize_columns(int32_t kind, const float* x, int32_t begin, int32_t end, int32_t row, int32_t inputs,
+                              void* activations) {
+    uint8_t* out = static_cast<uint8_t*>(activations) + row * activation_row_bytes(kind, inputs);
+    if (kind == HEADWAY_BF16) round_to_bf16(x, HEADWAY_ELEMENT_F32, begin, end - begin, out + 2 * begin);
+    else if (kind == HEADWAY_F32) copy_f32(x, HEADWAY_ELEMENT_F32, begin, end - begin, out + 4 * begin);
+    else quantize_groups(kind, x, HEADWAY_ELEMENT_F32, 0, begin / kGroup, end / kGroup, inputs, out);
 }
