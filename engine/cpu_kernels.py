@@ -29,6 +29,8 @@ class CpuSettings:
     """Where compiled kernels, packed weights and verdicts are kept; None: torch computes."""
     keeps_weights: bool = True
     """Packed weights as files, mapped at the next start; false: in this process's memory only."""
+    cores: tuple[int, ...] | None = None
+    """Where the kernels' threads stay, one each (the first is whoever calls: it may go); None: anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,10 @@ def choose_computation(
             raise ModelError(
                 f"quantization {settings.quantization} needs the native CPU kernels, which cannot run: "
                 f"{error}"
+            ) from error
+        if settings.cores is not None:
+            raise ModelError(
+                f"only the native CPU kernels' threads can be pinned, and they cannot run: {error}"
             ) from error
         return Computation(None, str(error))
 

@@ -64,7 +64,7 @@ def load_native_model(
     source = WeightSource(library, checkpoint, positions, cpu.quantization, dtype, threads)
     loaded = load_cached_weights(source, folder)
     return LoadedModel(
-        NativeModel(library, loaded.model, cache, threads),
+        NativeModel(library, loaded.model, cache, threads, cpu.cores),
         kernels=f"native ({kinds_of(loaded.model)})",
         weights="; ".join(part for part in (reason, loaded.place) if part),
     )

@@ -24,8 +24,16 @@ def _ends(chunks: Sequence[Chunk]) -> Iterator[int]:
 class NativeModel:
     """Computes new KV, and for each row the most likely token or its logits. Holds no state of requests."""
 
-    def __init__(self, library: ctypes.CDLL, model: CpuModel, cache: KVCache, threads: int) -> None:
-        self._step = CpuStep(library, model, cache.pools, threads=threads)
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        model: CpuModel,
+        cache: KVCache,
+        threads: int,
+        cores: Sequence[int] | None = None,
+    ) -> None:
+        """``cores``: as many as threads; None: threads run anywhere."""
+        self._step = CpuStep(library, model, cache.pools, threads=threads, cores=cores)
         self._cache = cache
 
     def wake(self) -> None:

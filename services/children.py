@@ -36,8 +36,10 @@ def worker_command(settings: UpSettings, worker_id: str, index: int) -> list[str
         ("--log-level", settings.log_level),
     ]
     look_ahead = "--look-ahead" if settings.looks_ahead else "--no-look-ahead"
+    keep = "--keep-weights" if settings.keeps_weights else "--no-keep-weights"
+    pin = "--pin-threads" if settings.pins_threads else "--no-pin-threads"
     deterministic = "--deterministic" if settings.is_deterministic else "--no-deterministic"
-    return headway_command("worker", look_ahead, deterministic, *_arguments(options))
+    return headway_command("worker", look_ahead, keep, pin, deterministic, *_arguments(options))
 
 
 def gateway_command(settings: UpSettings, listen_fd: int) -> list[str]:

@@ -110,7 +110,23 @@ QuantizationOption = Annotated[
     typer.Option(
         "--quantization",
         envvar="HEADWAY_QUANTIZATION",
-        help="Weights of the native CPU kernels; none: bfloat16; auto: the file's own 4 bits, else int8.",
+        help="Weights of the native CPU kernels; none: bfloat16; auto: the fastest within 1% of it.",
+    ),
+]
+KeepWeights = Annotated[
+    bool,
+    typer.Option(
+        "--keep-weights/--no-keep-weights",
+        envvar="HEADWAY_KEEP_WEIGHTS",
+        help="Keep packed weights in the cache folder: the next start is faster, and workers share them.",
+    ),
+]
+PinThreads = Annotated[
+    bool,
+    typer.Option(
+        "--pin-threads/--no-pin-threads",
+        envvar="HEADWAY_PIN_THREADS",
+        help="Native CPU kernels: each computing thread on a core of its own.",
     ),
 ]
 CacheDirectory = Annotated[
@@ -119,7 +135,7 @@ CacheDirectory = Annotated[
         "--cache-dir",
         envvar="HEADWAY_CACHE_DIR",
         metavar="FOLDER",
-        help="Where compiled kernels are kept; default: headway in the user's cache folder.",
+        help="For compiled kernels and packed weights; default: headway in the user's cache folder.",
         show_default=False,
     ),
 ]

@@ -19,6 +19,7 @@ from headway.engine.values import Objective
 from headway.services.errors import UsageError
 from headway.services.fair_settings import make_policy
 from headway.services.memory import read_memory
+from headway.services.placement import Placement, place
 from headway.services.settings import WorkerSettings, served_name
 from headway.services.shared_prefixes import read_shared_prefixes
 from headway.services.toy_model import is_toy, parse_toy, toy_runner
@@ -42,12 +43,22 @@ class ModelHost:
     loaded_unix: int
     kernels: str
     """What computes a step, in words: native code with its weights, or torch and why."""
+    weights: str
+    """Why they have their form, and where they are."""
+    placement: Placement
+
+    @property
+    def computation(self) -> dict[str, str]:
+        """What computes, in words."""
+        return {"kernels": self.kernels, "threads": str(self.placement), "weights": self.weights}
 
 
 def build_engine(settings: WorkerSettings) -> ModelHost:
     """Load the model; takes seconds. Raises ModelError or UsageError that says what to change."""
     policy = make_policy(settings.policy, settings.fair)
-    runner, tokenizer, kernels = _toy(settings) if is_toy(settings.model) else _torch(settings)
+    placement = place(settings.threads, os.sched_getaffinity(0), is_pinned=settings.pins_threads)
+    loaded = _toy(settings) if is_toy(settings.model) else _torch(settings, placement)
+    runner, tokenizer = loaded.runner, loaded.tokenizer
     if (settings.ttft_seconds is None) != (settings.tpot_seconds is None):
         raise UsageError("--ttft and --tpot belong together", hint="give both, or neither")
     objectives = (
@@ -86,7 +97,7 @@ def build_engine(settings: WorkerSettings) -> ModelHost:
         engine.set_weight(tenant, weight)
     name = served_name(settings.model, settings.served_name)
     side = ModelSide(name, tokenizer, runner.max_model_len, engine.check)
-    return ModelHost(engine, side, int(time.time()), kernels)
+    return ModelHost(engine, side, int(time.time()), loaded.kernels, loaded.weights, placement)
 
 
 def default_kv_cache_bytes() -> int:
@@ -94,11 +105,21 @@ def default_kv_cache_bytes() -> int:
     return min(LARGEST_DEFAULT_KV_BYTES, read_memory().available_bytes // 4)
 
 
-def _toy(settings: WorkerSettings) -> tuple[Runner, Tokenizer, str]:
-    return toy_runner(parse_toy(settings.model)), ByteTokenizer(), "none: the toy model"
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """What was loaded, and two things about it in words."""
+
+    runner: Runner
+    tokenizer: Tokenizer
+    kernels: str
+    weights: str
 
 
-def _torch(settings: WorkerSettings) -> tuple[Runner, Tokenizer, str]:
+def _toy(settings: WorkerSettings) -> _Loaded:
+    return _Loaded(toy_runner(parse_toy(settings.model)), ByteTokenizer(), "none: the toy model", "none")
+
+
+def _torch(settings: WorkerSettings, placement: Placement) -> _Loaded:
     # Imported here: the toy and the command line start without torch. And in this order: a model
     # that is not there is told before torch has been loaded, which takes seconds.
     from headway.engine.model_source import resolve_model
@@ -122,11 +143,16 @@ def _torch(settings: WorkerSettings) -> tuple[Runner, Tokenizer, str]:
         dtype=settings.dtype,
         device=device,
         block_size=settings.block_size,
-        # Containers count their CPU set, not the machine's cores.
-        threads=settings.threads or len(os.sched_getaffinity(0)),
+        threads=placement.threads,
         max_model_len=settings.max_model_len,
         available_bytes=read_memory().available_bytes if device == "cpu" else None,
-        cpu=CpuSettings(settings.cpu_kernels, settings.quantization, settings.cache_dir),
+        cpu=CpuSettings(
+            settings.cpu_kernels,
+            settings.quantization,
+            settings.cache_dir,
+            keeps_weights=settings.keeps_weights,
+            cores=placement.cores,
+        ),
         is_deterministic=settings.is_deterministic,
     )
-    return runner, checkpoint.tokenizer(), runner.kernels
+    return _Loaded(runner, checkpoint.tokenizer(), runner.kernels, runner.weights)

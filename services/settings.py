@@ -40,10 +40,14 @@ class WorkerSettings:
     dtype: DType = "auto"
     cpu_kernels: CpuKernels = "auto"
     """On a CPU: native code, compiled at first use, or torch; auto: native where it can run."""
-    quantization: Quantization = "none"
-    """Of the weights under the native kernels; auto: 4 bits where the file holds them, else int8."""
+    quantization: Quantization = "auto"
+    """Of the weights under the native kernels; auto: the fastest that was measured to cost less than 1 %."""
     cache_dir: Path | None = None
-    """Where compiled kernels are kept; None: nowhere, so torch computes."""
+    """Where compiled kernels and packed weights are kept; None: nowhere, so torch computes."""
+    keeps_weights: bool = True
+    """Packed weights stay on disk for the next start, and workers of one machine share them."""
+    pins_threads: bool = False
+    """Each thread that computes stays on a core of its own."""
     worker_id: str = ""
     """Empty: ``w-<host>-<pid>-<random>``."""
     kv_cache_bytes: int | None = None
@@ -133,7 +137,9 @@ class UpSettings:
     served_name: str | None = None
     dtype: DType = "auto"
     cpu_kernels: CpuKernels = "auto"
-    quantization: Quantization = "none"
+    quantization: Quantization = "auto"
+    keeps_weights: bool = True
+    pins_threads: bool = False
     redis_url: str | None = None
     """None: the embedded server, in the state dir."""
     redis_port: int | None = None

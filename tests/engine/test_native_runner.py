@@ -124,7 +124,7 @@ def test_torch_computes_where_the_kernels_do_not(
     assert reason in runner.kernels
 
 
-@pytest.mark.parametrize(("quantization", "kinds"), [("none", "BF16"), ("int8", "Q8_0"), ("auto", "Q8_0")])
+@pytest.mark.parametrize(("quantization", "kinds"), [("none", "BF16"), ("int8", "Q8_0")])
 def test_what_computes_is_told_with_its_weights(quantization: Quantization, kinds: str) -> None:
     native_library()
     runner = load(CpuSettings("auto", quantization, CACHE_DIR))
