@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.engine.late import Early, Late
+from tests.engine.late import Early, Late, Launched
 
 from headway.engine.engine import Engine
 from headway.engine.errors import ContextLengthError, RequestError
@@ -100,7 +100,7 @@ class EngineWalk(RuleBasedStateMachine):
         memory=st.sampled_from(MEMORIES),
         host_slots=st.sampled_from((0, 3, 8)),
         copy_delay=st.integers(0, 2),
-        device=st.sampled_from((None, Late, Early)),
+        device=st.sampled_from((None, Late, Early, Launched)),
     )
     def make(
         self,
