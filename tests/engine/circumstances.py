@@ -60,7 +60,8 @@ def tell(
                 break
         steps += 1
         for output in engine.step(0.0):
-            logprobs = [one.chosen[2] for one in output.logprobs] or [None] * len(output.token_ids)
+            logprobs: list[float | None] = [one.chosen[2] for one in output.logprobs]
+            logprobs = logprobs or [None] * len(output.token_ids)
             told.answers[output.key.request_id] += list(zip(output.token_ids, logprobs, strict=True))
             assert output.finish_reason != "error", output.error_message
     engine.check_books()
