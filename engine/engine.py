@@ -34,7 +34,7 @@ class Engine:
 
     ``looks_ahead``: while a step runs the next one is planned, and launched if the runner can; any other
     runner gets a thread of its own, which ``close`` ends. ``clock``: for ``profile``; None: it counts steps
-    and tokens only.
+    and tokens only. ``max_draft_tokens``: most tokens guessed of a request in one step; 0: none ever.
 
     Every request that ``add`` accepts gets exactly one output with a ``finish_reason``, and nothing after it
     (but one that a newer epoch replaces: its owner lost it and hears nothing more).
@@ -49,6 +49,7 @@ class Engine:
         policy: Policy,
         memory: MemorySettings | None = None,
         looks_ahead: bool = False,
+        max_draft_tokens: int = 0,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._runner = runner
@@ -64,7 +65,13 @@ class Engine:
         self.preemptions = built.giving_way.detours.happened
         """Who gave way lately and who is back; readers may empty it, from any thread."""
         self._scheduler = Scheduler(
-            built.ledger, limits, policy, self._eos_token_ids, cost=cost, memory=built
+            built.ledger,
+            limits,
+            policy,
+            self._eos_token_ids,
+            cost=cost,
+            memory=built,
+            max_draft_tokens=max_draft_tokens,
         )
         self._transcripts: dict[str, Transcript] = {}
         self.profile = StepProfile() if clock is None else StepProfile(clock)
@@ -126,7 +133,10 @@ class Engine:
             self.profile.computed(result)
         emissions = self._scheduler.apply(plan, result, now)
         self.profile.lap(Part.SCHEDULING)
-        outputs = tuple([self._read(emission) for emission in emissions])
+        # A stop string may end a request before the last of the tokens that one step brought it.
+        outputs = tuple(
+            [self._read(emission) for emission in emissions if emission.key.request_id in self._transcripts]
+        )
         self.profile.lap(Part.DETOKENIZE)
         return outputs
 
