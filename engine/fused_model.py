@@ -46,11 +46,16 @@ class FusedModel:
         layers = self._weights.layers
         residual = self._rows(self._weights.embedding, inputs.token_ids, latest)
         x = self._norm(residual, layers[0].attention_norm)
+        # Shared by the layers. Zeros, since attention leaves out the tokens that pad a bucket: whatever lay
+        # here could overflow, or be no number, on its way through the products.
+        heads = (self._config.query_head_count, self._config.head_dim)
+        mixed = residual.new_zeros((len(residual), *heads))
         for index, layer in enumerate(layers):
             if index > 0:
                 x = self._add_norm(x, residual, layer.attention_norm)
             pools = PagedCache(cache.keys[index], cache.values[index])
-            x = layer.output(self._mix(layer, layer.qkv(x), inputs, pools))
+            self._mix(layer, layer.qkv(x), inputs, pools, mixed)
+            x = layer.output(mixed.view(len(mixed), -1))
             x = self._add_norm(x, residual, layer.mlp_norm)
             x = layer.down(self._activate(layer.gate_up(x)))
         if len(inputs.logit_rows) == 0:
@@ -58,15 +63,16 @@ class FusedModel:
         picked = self._rows(residual.add_(x), inputs.logit_rows, None)
         return self._weights.head(self._norm(picked, self._weights.final_norm)).float()
 
-    def _mix(self, layer: DecoderLayer, qkv: Tensor, inputs: FusedInputs, pools: PagedCache) -> Tensor:
-        """From the projection [T, all heads · d] to attention's result [T, query_heads · d]."""
-        queries, width = self._config.query_head_count, self._config.head_dim
+    def _mix(
+        self, layer: DecoderLayer, qkv: Tensor, inputs: FusedInputs, pools: PagedCache, mixed: Tensor
+    ) -> None:
+        """From the projection [T, all heads · d] to attention's result ``mixed`` [T, query_heads, d]."""
         norms = None
         if layer.query_norm is not None and layer.key_norm is not None:
             norms = HeadNorms(layer.query_norm, layer.key_norm, self._config.norm_eps)
-        query = qkv.new_empty((len(qkv), queries, width))
+        query = torch.empty_like(mixed)
         rope_kv_write_launch(
-            qkv.view(len(qkv), -1, width),
+            qkv.view(len(qkv), -1, self._config.head_dim),
             RotaryRows(self._tables.cos, self._tables.signed_sin, inputs.positions),
             pools,
             inputs.slots,
@@ -74,7 +80,6 @@ class FusedModel:
             norms=norms,
             chip=self._chip,
         ).run()
-        mixed = torch.empty_like(query)
         for launch in varlen_attention_launches(
             query,
             pools,
@@ -84,7 +89,6 @@ class FusedModel:
             sliding_window=self._config.sliding_window,
         ):
             launch.run()
-        return mixed.view(len(qkv), -1)
 
     def _rows(self, table: Tensor, ids: Tensor, latest: Tensor | None) -> Tensor:
         out = table.new_empty((len(ids), table.shape[1]))
