@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol, cast
+from typing import Final, TypeAlias, cast
 
 from headway.engine.checkpoint import Checkpoint
 from headway.engine.content import StoredCheckpoint, content_digest
@@ -55,12 +55,8 @@ class Choice:
     reason: str
 
 
-class Load(Protocol):
-    """Loads the checkpoint in one form, for a context of one window; ModelError: no room."""
-
-    def __call__(self, quantization: Quantization) -> ScoringRunner:
-        """Ready to score."""
-        ...
+Load: TypeAlias = Callable[[Quantization], ScoringRunner]
+"""Loads the checkpoint in one form, for a context of one window; ModelError: no room."""
 
 
 def choose_quantization(
@@ -83,12 +79,11 @@ def choose_quantization(
     known = _read(verdict_file) if digest else None
     if known is not None:
         return known
-    started = clock()
-    choice = _measured(checkpoint, load)
+    choice = _measured(checkpoint, load, clock)
     if digest:
         with suppress(OSError):  # measured again next time
             write_whole(verdict_file, lambda file: file.write(_text(choice)))
-    return Choice(choice.quantization, f"{choice.reason}, measured in {clock() - started:.1f} s")
+    return choice
 
 
 def candidates(checkpoint: Checkpoint) -> tuple[Quantization, ...]:
@@ -105,7 +100,7 @@ def is_within(cost: Cost) -> bool:
     return cost.change + CONFIDENCE_ERRORS * cost.error <= BOUND
 
 
-def _measured(checkpoint: Checkpoint, load: Load) -> Choice:
+def _measured(checkpoint: Checkpoint, load: Load, clock: Callable[[], float]) -> Choice:
     forms = candidates(checkpoint)
     if not forms:
         return Choice("none", "the model's rows do not divide into blocks of 32")
@@ -113,6 +108,7 @@ def _measured(checkpoint: Checkpoint, load: Load) -> Choice:
         tokenizer = checkpoint.tokenizer()
     except ModelError as error:
         return Choice("none", f"nothing to measure with: {error}")
+    started = clock()
     tokens = text_tokens(tokenizer, CHECK_TOKENS)
     window = min(WINDOW, checkpoint.config.max_position)
     try:
@@ -127,7 +123,7 @@ def _measured(checkpoint: Checkpoint, load: Load) -> Choice:
         cost = cost_of(log_likelihoods(load(form), tokens, window), reference)
         found.append(f"{form} {cost}")
         if is_within(cost):
-            return Choice(form, f"{cost} against bfloat16")
+            return Choice(form, f"{cost} against bfloat16, measured in {clock() - started:.1f} s")
     return Choice("none", f"{', '.join(found)} against bfloat16: more than {BOUND:.0%} cannot be ruled out")
 
 
