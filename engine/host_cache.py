@@ -14,12 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from headway.engine.copy_bus import Bus, Ticket
 from headway.engine.kv_cache import KVCache, zeros
 from headway.engine.values import BlockCopy, CopyTime, StepPlan
+from headway.kernels.host_arrays import to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class HostCache:
     def _fetch(self, copies: Sequence[BlockCopy], step: int) -> None:
         started = self._clock()
         slots = [copy.source for copy in copies]
-        blocks = torch.tensor([copy.target for copy in copies], device=self._device)
+        blocks = to_device(np.array([copy.target for copy in copies], dtype=np.int64), self._device)
         if self._bus is None:
             self._cache.scatter(blocks, self._slots[slots])
             self._times.append(CopyTime(step, False, len(slots), self._clock() - started))
