@@ -39,10 +39,16 @@ class Flight:
     sampled: dict[RequestKey, list[Sampled]] = field(default_factory=dict[RequestKey, list[Sampled]])
     """What came of it, once it has landed."""
 
-    def settle(self, sampled: Iterable[Sampled]) -> None:
-        """Take the tokens in and forget wrong guesses, of which nothing was sampled."""
+    def settle(self, sampled: Iterable[Sampled], *, is_overtaken: bool) -> None:
+        """Take the tokens in and forget wrong guesses, of which nothing was sampled.
+
+        ``is_overtaken``: a later plan was made already. It may have been executed, with other guesses in the
+        same slots, so of this plan's none counts.
+        """
         for entry in sampled:
-            self.sampled.setdefault(entry.key, []).append(entry)
+            entries = self.sampled.setdefault(entry.key, [])
+            if not (entries and is_overtaken):
+                entries.append(entry)
         if any(self.drafts):
             for place, (request, drafts) in enumerate(zip(self.requests, self.drafts, strict=True)):
                 right = len(self.sampled.get(request.key, ())) - 1 if drafts else 0
@@ -106,7 +112,7 @@ class Flights:
             return None
         self._flights = {step: f for step, f in self._flights.items() if step > plan.step}
         flight.landed_at = max(now, flight.started_at + result.elapsed_seconds)
-        flight.settle(result.sampled)
+        flight.settle(result.sampled, is_overtaken=bool(self._flights))
         for later in self._flights.values():
             later.started_at = max(later.started_at, flight.landed_at)
         self._memory.land(plan, result)
