@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 import torch
 
 from headway.engine.errors import ModelError
+from headway.engine.kv_cache import INT8
 from headway.engine.model_config import ModelConfig
 from headway.kernels.native_library import NativeUnavailableError, load_native
 
@@ -17,6 +18,12 @@ CpuKernels: TypeAlias = Literal["auto", "native", "torch"]
 Quantization: TypeAlias = Literal["auto", "none", "int8", "q4"]
 """Of the weights, under the native kernels. ``q4``: a GGUF file's own 4-bit blocks as they are, the rest as
 int8. ``int8``: blocks of 32 with a scale each (Q8_0). ``auto``: what ``quantization_choice`` says."""
+
+
+KvCacheDType: TypeAlias = Literal["auto", "bf16", "int8"]
+"""Of keys and values under the native kernels in bfloat16. ``int8``: with a scale per token and kv head.
+``auto``: the computation's own."""
+VECTOR = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,7 @@ class CpuSettings:
     """Packed weights as files, mapped at the next start; false: in this process's memory only."""
     cores: tuple[int, ...] | None = None
     """Where the kernels' threads stay, one each (the first is whoever calls: it may go); None: anywhere."""
+    kv_cache_dtype: KvCacheDType = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,41 @@ def choose_computation(
                 f"only the native CPU kernels' threads can be pinned, and they cannot run: {error}"
             ) from error
         return Computation(None, str(error))
+
+
+def choose_kv_dtype(
+    settings: CpuSettings,
+    chosen: Computation,
+    config: ModelConfig,
+    *,
+    dtype: torch.dtype,
+    block_size: int,
+) -> torch.dtype:
+    """The KV pools' dtype. ModelError: another was asked for by name than can be had."""
+    wanted = settings.kv_cache_dtype
+    if wanted == "bf16" and dtype != torch.bfloat16:
+        raise ModelError(
+            f"a KV cache in bf16 needs a computation in bfloat16, and this one is in {_name(dtype)}; "
+            "take --dtype bfloat16 or --kv-cache-dtype auto"
+        )
+    if wanted != "int8":
+        return dtype
+    obstacle = None
+    if chosen.library is None:
+        obstacle = f"only the native CPU kernels read one, and they do not run: {chosen.reason}"
+    elif dtype != torch.bfloat16:
+        obstacle = f"it goes with --dtype bfloat16, and this computation is in {_name(dtype)}"
+    elif block_size % VECTOR or config.head_dim % VECTOR:
+        obstacle = (
+            f"blocks ({block_size} tokens) and heads ({config.head_dim}) must be multiples of {VECTOR} long"
+        )
+    if obstacle is not None:
+        raise ModelError(f"no KV cache in int8: {obstacle}; take --kv-cache-dtype auto")
+    return INT8
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _library(

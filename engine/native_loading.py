@@ -10,7 +10,7 @@ import torch
 
 from headway.engine.checkpoint import Checkpoint
 from headway.engine.cpu_kernels import Computation, CpuSettings
-from headway.engine.kv_cache import KVCache, block_bytes
+from headway.engine.kv_cache import INT8, KVCache, block_bytes
 from headway.engine.model_config import ModelConfig
 from headway.engine.native_model import NativeModel
 from headway.engine.native_weights import kinds_of
@@ -65,6 +65,6 @@ def load_native_model(
     loaded = load_cached_weights(source, folder)
     return LoadedModel(
         NativeModel(library, loaded.model, cache, threads, cpu.cores),
-        kernels=f"native ({kinds_of(loaded.model)})",
+        kernels=f"native ({kinds_of(loaded.model)}{', KV int8' if cache.pools.dtype == INT8 else ''})",
         weights="; ".join(part for part in (reason, loaded.place) if part),
     )

@@ -17,7 +17,7 @@ from headway.engine.checkpoint import Checkpoint
 from headway.engine.chunk_checks import check_chunk
 from headway.engine.compute_dtype import compute_dtype
 from headway.engine.copy_bus import CudaBus
-from headway.engine.cpu_kernels import CpuSettings, choose_computation
+from headway.engine.cpu_kernels import CpuSettings, choose_computation, choose_kv_dtype
 from headway.engine.deterministic import RowByRowSampler, check_deterministic, mark_of
 from headway.engine.drafts import has_drafts
 from headway.engine.host_cache import HostCache
@@ -122,10 +122,9 @@ class TorchRunner:
             torch.set_num_threads(threads)
         config, place = checkpoint.config, torch.device(device)
         number = compute_dtype(dtype, place, torch.cpu.get_capabilities())
-        blocks = block_count_within(
-            config, kv_cache_bytes=kv_cache_bytes, block_size=block_size, dtype=number
-        )
         chosen = choose_computation(cpu, config, dtype=number, device=place, block_size=block_size)
+        kv = choose_kv_dtype(cpu, chosen, config, dtype=number, block_size=block_size)
+        blocks = block_count_within(config, kv_cache_bytes=kv_cache_bytes, block_size=block_size, dtype=kv)
         if is_deterministic:
             check_deterministic(chosen, place)
         cpu, reason = settle(
@@ -148,11 +147,11 @@ class TorchRunner:
             if chosen.library is None
             else native_weight_bytes(config, cpu.quantization, number)
         )
-        kv_bytes = blocks * block_bytes(config, block_size, number)
+        kv_bytes = blocks * block_bytes(config, block_size, kv)
         check_memory(weight_size, number, kv_bytes, available_bytes)
         limit = min(config.max_position, max_model_len or config.max_position, blocks * block_size)
         with torch.inference_mode():
-            cache = KVCache(config, block_count=blocks, block_size=block_size, dtype=number, device=place)
+            cache = KVCache(config, block_count=blocks, block_size=block_size, dtype=kv, device=place)
             model: TorchModel | NativeModel
             if chosen.library is None:
                 tables = rotary_tables(config.rope, config.head_dim, limit, number, place)
@@ -171,7 +170,7 @@ class TorchRunner:
             device=place,
             max_model_len=limit,
             clock=clock,
-            host_slots=host_cache_bytes // block_bytes(config, block_size, number),
+            host_slots=host_cache_bytes // block_bytes(config, block_size, kv),
             kernels=kernels,
             is_deterministic=is_deterministic,
             weights=weights,
@@ -199,7 +198,7 @@ class TorchRunner:
     @property
     def block_bytes(self) -> int:
         """Bytes of one KV block over all layers, keys and values."""
-        return math.prod(self._cache.block_shape) * self._shape.dtype.itemsize
+        return math.prod(self._cache.block_shape) * self._cache.pools.dtype.itemsize
 
     @property
     def max_model_len(self) -> int:

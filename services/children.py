@@ -24,6 +24,7 @@ def worker_command(settings: UpSettings, worker_id: str, index: int) -> list[str
         ("--dtype", settings.dtype),
         ("--cpu-kernels", settings.cpu_kernels),
         ("--quantization", settings.quantization),
+        ("--kv-cache-dtype", settings.kv_cache_dtype),
         ("--worker-id", worker_id),
         ("--kv-cache", settings.kv_cache_bytes),
         ("--max-sequences", settings.max_sequences),

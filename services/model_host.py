@@ -152,6 +152,7 @@ def _torch(settings: WorkerSettings, placement: Placement) -> _Loaded:
             settings.cache_dir,
             keeps_weights=settings.keeps_weights,
             cores=placement.cores,
+            kv_cache_dtype=settings.kv_cache_dtype,
         ),
         is_deterministic=settings.is_deterministic,
     )

@@ -21,6 +21,7 @@ LogFormat = Literal["auto", "json", "pretty"]
 PolicyName = Literal["fair", "fcfs", "priority", "static", "dynamic"]
 CpuKernels = Literal["auto", "native", "torch"]
 Quantization = Literal["auto", "none", "int8", "q4"]
+KvCacheDType = Literal["auto", "bf16", "int8"]
 
 DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
@@ -42,6 +43,8 @@ class WorkerSettings:
     """On a CPU: native code, compiled at first use, or torch; auto: native where it can run."""
     quantization: Quantization = "auto"
     """Of the weights under the native kernels; auto: the fastest that was measured to cost less than 1 %."""
+    kv_cache_dtype: KvCacheDType = "auto"
+    """Of keys and values under the native kernels; int8 holds nearly twice the tokens; auto: bfloat16."""
     cache_dir: Path | None = None
     """Where compiled kernels and packed weights are kept; None: nowhere, so torch computes."""
     keeps_weights: bool = True
@@ -138,6 +141,7 @@ class UpSettings:
     dtype: DType = "auto"
     cpu_kernels: CpuKernels = "auto"
     quantization: Quantization = "auto"
+    kv_cache_dtype: KvCacheDType = "auto"
     keeps_weights: bool = True
     pins_threads: bool = False
     redis_url: str | None = None
