@@ -17,6 +17,7 @@ from headway.engine.cpu_kernels import CpuSettings, KvCacheDType
 from headway.engine.errors import ModelError
 from headway.engine.kv_cache import INT8, block_count_within
 from headway.engine.model_config import ModelConfig
+from headway.engine.native_model import NativeModel
 from headway.engine.torch_runner import TorchRunner
 
 LONG = replace(WIDE, max_position=1500, head_dim=64, query_head_count=9, kv_head_count=3)
@@ -104,6 +105,12 @@ def test_a_long_row_has_the_same_bits_cut_into_splits_and_in_company(kv: KvCache
         for chunks in ((length - 3, 1, 1, 1), (length - 130, 97, 33)):
             alone = _alone(runner, lengths, place, chunks)
             assert torch.equal(alone, together[place])
+    # In one chunk, with only the last row in the last layer: its keys are dealt in splits there too.
+    chunk = Sequences(runner, lengths).chunk(0, 1400)
+    model = runner._model
+    assert isinstance(model, NativeModel)
+    last = model.forward([chunk], [runner._answer(chunk)], [1399], 1)[1]
+    assert torch.equal(last[0], together[0][1399])
 
 
 def _alone(runner: TorchRunner, lengths: Sequence[int], place: int, chunks: Sequence[int]) -> Tensor:

@@ -231,6 +231,25 @@ def test_the_most_likely_token_is_the_first_of_the_largest_logits() -> None:
     assert [entry.token_id for entry in result.sampled] == logits[ends].argmax(dim=-1).tolist()
 
 
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+@pytest.mark.parametrize("name", ["llama, 9 heads on 3", "mistral, window", "qwen3"])
+def test_rows_that_alone_go_through_the_last_layer_have_the_bits_that_they_have_among_all(
+    name: str, quantization: Quantization
+) -> None:
+    runner = load(MODELS[name], quantization)
+    sequences = Sequences(runner)
+    chunks = tuple(sequences.chunk(place, count) for place, count in enumerate((140, 37, 1, 90)))
+    everything = runner.logits(StepPlan(0, chunks))
+    model, answers = runner._model, [runner._answer(chunk) for chunk in chunks]
+    assert isinstance(model, NativeModel)
+    wanted = [267, 139, 0, 177, 53]
+    most_likely, kept = model.forward(chunks, answers, wanted, 3)
+    assert torch.equal(kept, everything[wanted[:3]])
+    assert most_likely.tolist() == everything[wanted].argmax(dim=-1).tolist()
+    # Wanted twice: then all rows go on, to the same bits.
+    assert torch.equal(model.forward(chunks, answers, [5, 5], 2)[1], everything[[5, 5]])
+
+
 def test_greedy_rows_among_others_get_the_tokens_that_they_get_alone() -> None:
     runner = load(MODELS["llama"])
     kinds = (
