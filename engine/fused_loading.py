@@ -76,11 +76,13 @@ def load_fused_runner(
     number = compute_dtype(dtype, place, {})
     make_product = _make_product(gpu.quantization, number)
     weights_size = _weight_bytes(config, number, gpu.quantization)
-    blocks = block_count_within(
-        config,
-        kv_cache_bytes=_kv_cache_bytes(kv_cache_bytes, weights_size, place),
-        block_size=block_size,
-        dtype=number,
+    blocks = shard.agree(
+        block_count_within(
+            config,
+            kv_cache_bytes=_kv_cache_bytes(kv_cache_bytes, weights_size, place),
+            block_size=block_size,
+            dtype=number,
+        )
     )
     limit = min(config.max_position, max_model_len or config.max_position, blocks * block_size)
     chip = chip_of(place)
@@ -155,7 +157,7 @@ def _kv_cache_bytes(given: int | None, weights: int, device: torch.device) -> in
     left = free - weights
     if left <= 0 or (given or 0) > left:
         raise ModelError(
-            f"too little memory on {device}: weights take {weights / 2**30:.2f} of the {free / 2**30:.2f} GiB "
+            f"too little memory on {device}: weights take {weights / 2**30:.2f} of {free / 2**30:.2f} GiB "
             "that are free; lower --kv-cache, take --quantization fp8, a smaller model, or more GPUs "
             "(--tensor-parallel)"
         )

@@ -1,13 +1,15 @@
-"""What the GPU's runner remembers of one request: all of it follows from the plans."""
+"""What the GPU's runner remembers of requests: all of it follows from the plans."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headway.engine.answer import has_penalties, signed_64
+from headway.engine.chunk_checks import check_chunk
 from headway.engine.sampler import SMALLEST_TEMPERATURE
 from headway.engine.token_counts import KnownTokens
 from headway.engine.values import PLACEHOLDER, Admitted, Chunk, RequestKey, Sampling
@@ -52,3 +54,35 @@ class FusedRequest:
         """Token ``index`` of the answer was chosen."""
         if self.known is not None:
             self.known.learn(self._prompt_tokens + index, (token_id,))
+
+
+class FusedRequests:
+    """Those that were admitted and not released since."""
+
+    def __init__(self, max_model_len: int, block_size: int) -> None:
+        self._max_model_len = max_model_len
+        self._block_size = block_size
+        self._requests: dict[str, FusedRequest] = {}
+
+    def update(self, released: Sequence[RequestKey], admitted: Sequence[Admitted]) -> list[FusedRequest]:
+        """Forget and learn; returns the forgotten ones."""
+        gone: list[FusedRequest] = []
+        for key in released:
+            request = self._requests.get(key.request_id)
+            if request is not None and request.key == key:
+                gone.append(self._requests.pop(key.request_id))
+        for newcomer in admitted:
+            self._requests[newcomer.key.request_id] = FusedRequest(newcomer)
+        return gone
+
+    def of(self, chunk: Chunk) -> FusedRequest:
+        """The chunk's request. InvariantError: a chunk that no honest plan holds."""
+        request = self._requests.get(chunk.key.request_id)
+        check_chunk(
+            chunk,
+            is_announced=request is not None and request.key == chunk.key,
+            max_model_len=self._max_model_len,
+            block_size=self._block_size,
+        )
+        assert request is not None
+        return request

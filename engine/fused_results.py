@@ -11,7 +11,7 @@ from torch import Tensor
 from headway.engine.drafts import drafts_of, right_tokens, sampling_rows
 from headway.engine.fused_request import FusedRequest
 from headway.engine.fused_step import Bucket
-from headway.engine.values import Chunk, Logprobs, Sampled
+from headway.engine.values import Chunk, Logprobs, RequestKey, Sampled
 from headway.kernels.host_arrays import float_list, float_rows, int_list, int_rows
 
 
@@ -29,6 +29,17 @@ def rows_of(request: FusedRequest, chunk: Chunk) -> list[FusedRow]:
     """The rows of a chunk that samples: behind its last known token, and behind each guess."""
     index, drafts = request.index_after(chunk), drafts_of(chunk)
     return [FusedRow(request, index + place, drafts[:place]) for place in range(sampling_rows(chunk))]
+
+
+def chosen_rows(chunks: Sequence[Chunk]) -> dict[tuple[RequestKey, int], int]:
+    """By request and position: the row that chooses the token. Behind guesses the position is not known."""
+    found: dict[tuple[RequestKey, int], int] = {}
+    row = 0
+    for chunk in chunks:
+        if chunk.samples and not chunk.draft_tokens:
+            found[chunk.key, chunk.start + len(chunk.token_ids)] = row
+        row += sampling_rows(chunk)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

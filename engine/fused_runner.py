@@ -16,21 +16,20 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from headway.engine.chunk_checks import check_chunk
 from headway.engine.copy_bus import CudaBus
-from headway.engine.drafts import sampling_rows
 from headway.engine.errors import InvariantError
 from headway.engine.fused_model import FusedModel
 from headway.engine.fused_places import FusedPlaces
-from headway.engine.fused_request import FusedRequest
-from headway.engine.fused_results import ChosenRows, FusedRow, rows_of
+from headway.engine.fused_request import FusedRequest, FusedRequests
+from headway.engine.fused_results import ChosenRows, FusedRow, chosen_rows, rows_of
 from headway.engine.fused_sampler import FusedSampler
 from headway.engine.fused_step import PackedStep, fused_inputs, pack_fused
 from headway.engine.host_cache import HostCache
@@ -40,7 +39,6 @@ from headway.engine.step_buffers import PIECES
 from headway.engine.step_graphs import DECODE_MEETINGS, MIXED_MEETINGS, GraphMaker, StepGraphs
 from headway.engine.values import (
     PLACEHOLDER,
-    Admitted,
     Chunk,
     ComputeTimes,
     RequestKey,
@@ -101,7 +99,7 @@ class FusedRunner:
         self._places = FusedPlaces(shape.device, self._sampler)
         self._graphs = StepGraphs(graphs)
         self._results = [self._result() for _ in range(PIECES)]
-        self._requests: dict[str, FusedRequest] = {}
+        self._requests = FusedRequests(max_model_len, cache.block_size)
         self._launched: deque[_Launched] = deque()
         self._next_piece = 0
         self._chosen_rows: dict[tuple[RequestKey, int], int] = {}
@@ -153,39 +151,24 @@ class FusedRunner:
         """Buckets that are replayed from graphs."""
         return len(self._graphs)
 
-    @torch.inference_mode()
     def launch(self, plan: StepPlan) -> None:
         """Give the device one more step; two at most are under way. InvariantError: nothing was launched."""
         if len(self._launched) == PIECES:
             raise InvariantError(f"{PIECES} steps are under way: collect one before the next is launched")
         started = self._clock()
-        self._update(plan.released, plan.admitted)
-        requests = [self._request(chunk) for chunk in plan.chunks]
-        token_ids = [self._named(chunk) for chunk in plan.chunks]
-        self._host.move(plan)
-        rows: list[FusedRow] = []
-        for request, chunk in zip(requests, plan.chunks, strict=True):
-            request.learn(chunk)
-            rows += rows_of(request, chunk)
-        piece, has_logprobs = self._next_piece, False
-        self._chosen_rows = {}
-        if plan.chunks:
-            has_logprobs = self._compute(plan.chunks, requests, token_ids, rows, piece)
-            self._chosen_rows = _chosen_rows(plan.chunks)
-        self._next_piece = (piece + 1) % PIECES
-        mark = _mark(self._shape.device)
-        self._launched.append(_Launched(plan, tuple(rows), has_logprobs, piece, mark, started, self._clock()))
+        with self._computing():
+            self._launch(plan, started)
 
-    @torch.inference_mode()
     def collect(self) -> StepResult:
         """Wait for the step that was launched first."""
         if not self._launched:
             raise InvariantError("no step is under way")
         step = self._launched.popleft()
-        step.arrived()
-        result = self._results[step.piece]
-        sampled = result.read(step.plan.chunks, step.rows, has_logprobs=step.has_logprobs)
-        copied_step = self._host.copied_step(step.plan.step, wait=not step.plan.chunks)
+        with self._computing():
+            step.arrived()
+            result = self._results[step.piece]
+            sampled = result.read(step.plan.chunks, step.rows, has_logprobs=step.has_logprobs)
+            copied_step = self._host.copied_step(step.plan.step, wait=not step.plan.chunks)
         now = self._clock()
         # While the step before ran, this one waited for it.
         elapsed = now - max(step.started, self._collected_at)
@@ -201,17 +184,51 @@ class FusedRunner:
         self.launch(plan)
         return self.collect()
 
-    @torch.inference_mode()
+    def await_copies(self, step: int) -> None:
+        """Return when the swaps of plans up to this step are complete, whatever was seen of them before."""
+        with self._computing():
+            self._host.wait(step)
+
     def logits(self, plan: StepPlan) -> Tensor:
         """Run one step; return the raw logits [new tokens, vocab] of every new token, in the plan's order."""
-        self._update(plan.released, plan.admitted)
-        requests = [self._request(chunk) for chunk in plan.chunks]
-        packed = self._pack(plan.chunks, requests, [c.token_ids for c in plan.chunks], all_logits=True)
-        bucket = packed.bucket(has_graphs=False)
-        _, placement = self._places.place(bucket, packed.lines)
-        placement.upload(0, {**packed.content, **self._sampler.content(bucket, ())})
-        inputs = fused_inputs(bucket, placement.on_device, self._shape)
-        return self._model.forward(inputs, self._cache, self._sampler.chosen.tokens)
+        with self._computing():
+            requests = self._announced(plan)
+            packed = self._pack(plan.chunks, requests, [c.token_ids for c in plan.chunks], all_logits=True)
+            bucket = packed.bucket(has_graphs=False)
+            _, placement = self._places.place(bucket, packed.lines)
+            placement.upload(0, {**packed.content, **self._sampler.content(bucket, ())})
+            inputs = fused_inputs(bucket, placement.on_device, self._shape)
+            return self._model.forward(inputs, self._cache, self._sampler.chosen.tokens)
+
+    def _launch(self, plan: StepPlan, started: float) -> None:
+        requests = self._announced(plan)
+        token_ids = [self._named(chunk) for chunk in plan.chunks]
+        self._host.move(plan)
+        rows: list[FusedRow] = []
+        for request, chunk in zip(requests, plan.chunks, strict=True):
+            request.learn(chunk)
+            rows += rows_of(request, chunk)
+        piece, has_logprobs = self._next_piece, False
+        self._chosen_rows = {}
+        if plan.chunks:
+            has_logprobs = self._compute(plan.chunks, requests, token_ids, rows, piece)
+            self._chosen_rows = chosen_rows(plan.chunks)
+        self._next_piece = (piece + 1) % PIECES
+        mark = _mark(self._shape.device)
+        self._launched.append(_Launched(plan, tuple(rows), has_logprobs, piece, mark, started, self._clock()))
+
+    def _announced(self, plan: StepPlan) -> list[FusedRequest]:
+        """The chunks' requests, after what the plan says of who comes and goes."""
+        for gone in self._requests.update(plan.released, plan.admitted):
+            self._sampler.forget(gone)
+        return [self._requests.of(chunk) for chunk in plan.chunks]
+
+    @contextmanager
+    def _computing(self) -> Generator[None]:
+        """On this runner's GPU, whichever thread calls, and without a record for gradients."""
+        device = self._shape.device
+        with torch.inference_mode(), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            yield
 
     def _compute(
         self,
@@ -268,24 +285,6 @@ class FusedRunner:
         is_pinned = self._shape.device.type == "cuda"
         return ChosenRows.make(rows, top, torch.device("cpu"), pinned=is_pinned)
 
-    def _update(self, released: Sequence[RequestKey], admitted: Sequence[Admitted]) -> None:
-        for key in released:
-            request = self._requests.get(key.request_id)
-            if request is not None and request.key == key:
-                self._sampler.forget(request)
-                del self._requests[key.request_id]
-        for newcomer in admitted:
-            self._requests[newcomer.key.request_id] = FusedRequest(newcomer)
-
-    def _request(self, chunk: Chunk) -> FusedRequest:
-        request = self._requests.get(chunk.key.request_id)
-        is_announced = request is not None and request.key == chunk.key
-        check_chunk(
-            chunk, is_announced=is_announced, max_model_len=self._max_model_len, block_size=self.block_size
-        )
-        assert request is not None
-        return request
-
     def _named(self, chunk: Chunk) -> Sequence[int]:
         """The chunk's tokens; one that only the device knows by the row that chose it."""
         if chunk.token_ids != (PLACEHOLDER,):
@@ -294,17 +293,6 @@ class FusedRunner:
         if row is None:
             raise InvariantError(f"{chunk.key}: the step before sampled no token for position {chunk.start}")
         return (-1 - row,)
-
-
-def _chosen_rows(chunks: Sequence[Chunk]) -> dict[tuple[RequestKey, int], int]:
-    """By request and position: the row that chooses the token. Behind guesses the position is not known."""
-    found: dict[tuple[RequestKey, int], int] = {}
-    row = 0
-    for chunk in chunks:
-        if chunk.samples and not chunk.draft_tokens:
-            found[chunk.key, chunk.start + len(chunk.token_ids)] = row
-        row += sampling_rows(chunk)
-    return found
 
 
 def _mark(device: torch.device) -> Wait:

@@ -71,6 +71,13 @@ class HostCache:
         self._receive_arrived()
         return min((transfer.step for transfer in self._transfers), default=step + 1) - 1
 
+    def wait(self, step: int) -> None:
+        """Return when the swaps of plans up to this step are complete."""
+        for transfer in self._transfers:
+            if transfer.step <= step:
+                transfer.ticket.wait()
+        self._receive_arrived()
+
     def take_times(self) -> tuple[CopyTime, ...]:
         """How long the swaps took that were found complete since the last call."""
         times, self._times = tuple(self._times), []

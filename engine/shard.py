@@ -43,6 +43,10 @@ class Group(Protocol):
         """All ranks' parts [rows, width] beside each other: [rows, size · width]."""
         ...
 
+    def least(self, count: int) -> int:
+        """The smallest of all ranks' counts."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Shard:
@@ -82,6 +86,10 @@ class Shard:
         """A product of which each rank has some outputs, where everybody wants all of them."""
         group = self.group
         return product if group is None else lambda x: group.join(product(x))
+
+    def agree(self, count: int) -> int:
+        """What every rank has: each may have measured another figure, and all need the same."""
+        return count if self.group is None else self.group.least(count)
 
 
 WHOLE = Shard()

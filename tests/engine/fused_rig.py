@@ -17,6 +17,7 @@ from headway.engine.fused_runner import FusedRunner
 from headway.engine.kv_cache import KVCache
 from headway.engine.model_config import ModelConfig
 from headway.engine.rope import rotary_tables
+from headway.engine.shard import WHOLE, Shard
 from headway.engine.torch_runner import TorchRunner
 from headway.engine.torch_weights import load_weights
 from headway.kernels.launch import H100, Chip
@@ -49,11 +50,14 @@ def fused_runner(
     graphs: RerunGraphs | None = None,
     chip: Chip = H100,
     host_slots: int = 0,
+    shard: Shard = WHOLE,
 ) -> FusedRunner:
     """Not warmed up: every step counts."""
+    checkpoint = RandomCheckpoint(config)
+    config = shard.config(config)
     with torch.inference_mode():
         tables = rotary_tables(config.rope, config.head_dim, 96, dtype, CPU)
-        model = FusedModel(config, load_weights(RandomCheckpoint(config), dtype, CPU), tables, chip)
+        model = FusedModel(config, load_weights(checkpoint, dtype, CPU, shard=shard), tables, chip)
         cache = KVCache(config, block_count=130, block_size=4, dtype=dtype, device=CPU)
     shape = attention_shape(config, 4, dtype, CPU)
     return FusedRunner(
