@@ -33,6 +33,8 @@ class Circumstances:
     gives_way: Mode | None = None
     """How requests give way; None: nobody has to."""
     looks_ahead: bool = False
+    draft_tokens: int = 0
+    """Most tokens guessed of a request in one step."""
     is_reversed: bool = False
     """Whether the last request comes first."""
 
@@ -92,5 +94,11 @@ def _engine(runner: TorchRunner, tokenizer: Tokenizer, under: Circumstances) -> 
         preemption=PreemptionLimits(headroom_tokens=0, watermark=0.0, only=under.gives_way),
     )
     return Engine(
-        runner, tokenizer, limits=limits, policy=Fcfs(), memory=memory, looks_ahead=under.looks_ahead
+        runner,
+        tokenizer,
+        limits=limits,
+        policy=Fcfs(),
+        memory=memory,
+        looks_ahead=under.looks_ahead,
+        max_draft_tokens=under.draft_tokens,
     )

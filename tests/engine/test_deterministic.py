@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from tests.engine.test_torch_runner import CONFIG, MIX, RandomCheckpoint
 from tests.native_kernels import CACHE_DIR, native_library
 
 from headway.engine.answer import Answer
-from headway.engine.cpu_kernels import Computation, CpuSettings, Quantization
+from headway.engine.cpu_kernels import Computation, CpuSettings, KvCacheDType, Quantization
 from headway.engine.deterministic import RowByRowSampler, check_deterministic
 from headway.engine.errors import ModelError
 from headway.engine.kv_cache import block_bytes
@@ -23,16 +23,40 @@ from headway.engine.preemption import Mode
 from headway.engine.sampler import SamplingRow
 from headway.engine.scripted import ByteTokenizer
 from headway.engine.torch_runner import TorchRunner
-from headway.engine.values import Admitted, RequestKey, RequestSpec, Sampling
+from headway.engine.values import Admitted, RequestKey, RequestSpec, Sampling, StepPlan, StepResult
 
 MODEL = replace(
-    CONFIG, vocab_size=ByteTokenizer.vocab_size, max_position=256, hidden_size=64, intermediate_size=96
+    CONFIG,
+    vocab_size=ByteTokenizer.vocab_size,
+    max_position=256,
+    hidden_size=64,
+    intermediate_size=96,
+    head_dim=16,
 )
-WINDOW = replace(MODEL, sliding_window=37, head_dim=20)
+WINDOW = replace(MODEL, sliding_window=37)
 ANSWER_TOKENS = 40
-AMPLE, SHORT = 400, 44
-"""Blocks of the pool."""
-FORMS: list[tuple[str, Quantization]] = [("bfloat16", "none"), ("bfloat16", "int8"), ("float32", "none")]
+AMPLE, SHORT = 1600, 176
+"""Tokens that the pool holds."""
+
+
+class Form(NamedTuple):
+    """Numbers of activations, weights, keys and values."""
+
+    dtype: str
+    quantization: Quantization = "none"
+    kv_cache_dtype: KvCacheDType = "auto"
+
+    @property
+    def block_size(self) -> int:
+        """Short ones, so that chunks end anywhere; keys in 8 bits need 16."""
+        return 16 if self.kv_cache_dtype == "int8" else 4
+
+
+FORMS = pytest.mark.parametrize(
+    "form",
+    [Form("bfloat16"), Form("bfloat16", "int8"), Form("bfloat16", kv_cache_dtype="int8"), Form("float32")],
+    ids=["bfloat16", "int8 weights", "int8 keys and values", "float32"],
+)
 
 
 @pytest.fixture(autouse=True)
@@ -45,19 +69,25 @@ def one_thread() -> Iterator[None]:
 
 
 @cache
-def runner_of(
-    config: ModelConfig, dtype: str, quantization: Quantization, blocks: int = AMPLE, threads: int = 1
-) -> TorchRunner:
+def runner_of(config: ModelConfig, form: Form, tokens: int = AMPLE, threads: int = 1) -> TorchRunner:
     native_library()
-    size = block_bytes(config, 4, torch.float32 if dtype == "float32" else torch.bfloat16)
+    number = torch.float32 if form.dtype == "float32" else torch.bfloat16
+    number = torch.uint8 if form.kv_cache_dtype == "int8" else number
+    size = block_bytes(config, form.block_size, number) // form.block_size
     return TorchRunner.load(
         RandomCheckpoint(config),
-        dtype=dtype,
-        kv_cache_bytes=blocks * size,
+        dtype=form.dtype,
+        kv_cache_bytes=tokens * size,
         host_cache_bytes=AMPLE * size,
-        block_size=4,
+        block_size=form.block_size,
         threads=threads,
-        cpu=CpuSettings("auto", quantization, CACHE_DIR, keeps_weights=False),
+        cpu=CpuSettings(
+            "auto",
+            form.quantization,
+            CACHE_DIR,
+            keeps_weights=False,
+            kv_cache_dtype=form.kv_cache_dtype,
+        ),
         is_deterministic=True,
     )
 
@@ -75,20 +105,18 @@ def requests(count: int = 12) -> list[RequestSpec]:
 
 
 @cache
-def alone(config: ModelConfig, dtype: str, quantization: Quantization) -> dict[str, list[Entry]]:
-    return tell(runner_of(config, dtype, quantization), ByteTokenizer(), requests(), Circumstances()).answers
+def alone(config: ModelConfig, form: Form) -> dict[str, list[Entry]]:
+    return tell(runner_of(config, form), ByteTokenizer(), requests(), Circumstances()).answers
 
 
-def told(
-    config: ModelConfig, dtype: str, quantization: Quantization, under: Circumstances, **runner: Any
-) -> dict[str, list[Entry]]:
-    result = tell(runner_of(config, dtype, quantization, **runner), ByteTokenizer(), requests(), under)
+def told(config: ModelConfig, form: Form, under: Circumstances, **runner: Any) -> dict[str, list[Entry]]:
+    result = tell(runner_of(config, form, **runner), ByteTokenizer(), requests(), under)
     if under.gives_way is not None:
         assert result.preemptions[under.gives_way] > 3
     return result.answers
 
 
-@pytest.mark.parametrize(("dtype", "quantization"), FORMS)
+@FORMS
 @pytest.mark.parametrize("config", [MODEL, WINDOW], ids=["llama", "window"])
 @pytest.mark.parametrize(
     "under",
@@ -100,40 +128,60 @@ def told(
         Circumstances(sequences=6, step_tokens=13),
         Circumstances(sequences=12, step_tokens=64),
     ],
-    ids=["pairs", "staggered", "backwards, look-ahead", "chunks of 5", "chunks of 13", "chunks of 64"],
+    ids=["pairs", "staggered", "backwards", "chunks of 5", "chunks of 13", "chunks of 64"],
 )
 def test_answers_are_the_same_bits_in_any_company_and_any_chunks(
-    config: ModelConfig, dtype: str, quantization: Quantization, under: Circumstances
+    config: ModelConfig, form: Form, under: Circumstances
 ) -> None:
-    assert told(config, dtype, quantization, under) == alone(config, dtype, quantization)
+    assert told(config, form, under) == alone(config, form)
 
 
-@pytest.mark.parametrize(("dtype", "quantization"), FORMS)
+@FORMS
 @pytest.mark.parametrize("mode", list(Mode))
-def test_who_gave_way_says_the_same_bits_as_undisturbed(
-    dtype: str, quantization: Quantization, mode: Mode
-) -> None:
+def test_who_gave_way_says_the_same_bits_as_undisturbed(form: Form, mode: Mode) -> None:
     under = Circumstances(sequences=10, step_tokens=24, gives_way=mode)
-    disturbed = told(MODEL, dtype, quantization, under, blocks=SHORT)
-    assert disturbed == alone(MODEL, dtype, quantization)
+    disturbed = told(MODEL, form, under, tokens=SHORT)
+    assert disturbed == alone(MODEL, form)
 
 
-@pytest.mark.parametrize(("dtype", "quantization"), FORMS)
-def test_another_worker_with_other_threads_goes_on_with_the_same_bits(
-    dtype: str, quantization: Quantization
-) -> None:
-    whole = alone(MODEL, dtype, quantization)
+@FORMS
+def test_another_worker_with_other_threads_goes_on_with_the_same_bits(form: Form) -> None:
+    whole = alone(MODEL, form)
     kept = {spec.request_id: 3 * place + 1 for place, spec in enumerate(requests())}
     specs = [resumed(spec, whole[spec.request_id], kept[spec.request_id]) for spec in requests()]
-    other = runner_of(MODEL, dtype, quantization, threads=3)
+    other = runner_of(MODEL, form, threads=3)
     rest = tell(other, ByteTokenizer(), specs, Circumstances(sequences=7, step_tokens=19)).answers
     assert rest == {name: answer[kept[name] :] for name, answer in whole.items()}
-    assert other.kernels == runner_of(MODEL, dtype, quantization).kernels, "the marks are equal"
+    assert other.kernels == runner_of(MODEL, form).kernels, "the marks are equal"
+
+
+def narrowed(spec: RequestSpec) -> RequestSpec:
+    """With answers of three letters, which repeat themselves: guesses are made, right and wrong."""
+    bias = tuple((letter, 60.0) for letter in (65, 66, 67))
+    return replace(spec, sampling=replace(spec.sampling, logit_bias=bias, logprobs=2))
+
+
+@FORMS
+def test_guesses_change_no_bit(form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, specs = runner_of(MODEL, form), [narrowed(spec) for spec in requests()]
+    expected = tell(runner, ByteTokenizer(), specs, Circumstances()).answers
+    execute, guessed = runner.execute, list[int]()
+
+    def counting(plan: StepPlan) -> StepResult:
+        guessed.append(sum(chunk.draft_tokens for chunk in plan.chunks))
+        # As if tokens cost nothing: whoever may guess does.
+        return replace(execute(plan), elapsed_seconds=0.01)
+
+    monkeypatch.setattr(runner, "execute", counting)
+    under = Circumstances(sequences=7, step_tokens=90, draft_tokens=6)
+    assert tell(runner, ByteTokenizer(), specs, under).answers == expected
+    assert sum(guessed) > 20
 
 
 def test_the_mark_tells_workers_apart_that_compute_differently() -> None:
-    marks = {runner_of(MODEL, *form).kernels.rpartition(" ")[2] for form in FORMS}
-    marks.add(runner_of(WINDOW, *FORMS[0]).kernels.rpartition(" ")[2])
+    forms = (Form("bfloat16"), Form("bfloat16", "int8"), Form("float32"))
+    runners = [runner_of(MODEL, form) for form in forms] + [runner_of(WINDOW, forms[0])]
+    marks = {runner.kernels.rpartition(" ")[2] for runner in runners}
     assert len(marks) == 4
     assert all(len(mark) == 12 for mark in marks)
 

@@ -30,8 +30,8 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 ANSWER_TOKENS = 100
 PROMPTS = 50
 BLOCK_SIZE = 16
-AMPLE, SHORT = 900, 170
-"""Blocks of the pool: for 32 requests with room to spare, and for some ten."""
+AMPLE, SHORT = 900, 130
+"""Blocks of the pool: for 32 requests with room to spare, and for some eight."""
 TEXT = (Path(__file__).parent / "perplexity.txt").read_text(encoding="utf-8")
 SAMPLINGS = (
     Sampling(temperature=0.0, ignore_eos=True, logprobs=0),
