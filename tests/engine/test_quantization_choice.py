@@ -43,7 +43,7 @@ class Scored:
     loss: float = 0.0
     noise: float = 0.0
     block_size: int = 16
-    released: list[str] = field(default_factory=list)
+    released: list[str] = field(default_factory=list[str])
 
     def logits(self, plan: StepPlan) -> Tensor:
         [chunk] = plan.chunks

@@ -153,7 +153,7 @@ def test_without_a_place_the_weights_stay_in_memory(
     if trouble == "no folder":
         folder.write_bytes(b"a file where the folder should be")
     elif trouble == "no room":
-        monkeypatch.setattr("shutil.disk_usage", lambda _path: FullDisk())
+        monkeypatch.setattr("shutil.disk_usage", full_disk)
     else:
         monkeypatch.setattr(weight_cache, "write_whole", refuse)
     loaded = load_cached_weights(made_of, folder)
@@ -166,6 +166,11 @@ class FullDisk:
     """What ``shutil.disk_usage`` says of one."""
 
     free = 10
+
+
+def full_disk(path: Path) -> FullDisk:
+    assert path.is_dir()
+    return FullDisk()
 
 
 def refuse(path: Path, write: object) -> None:
