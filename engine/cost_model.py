@@ -11,7 +11,7 @@ ch. 11), coefficients never below zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 SCALES: Final = (1.0, 64.0, 4096.0, 65536.0)
@@ -41,7 +41,7 @@ class StepShape(NamedTuple):
     prefill_work: float
     """Σ m(p + m/2) over chunks of more than one token; 0: a step of decodes alone."""
     has_drafts: bool = False
-    """Its chunks of more than one token are all decodes with guesses."""
+    """Its chunks of more than one token are all decodes with guesses, which are no prefill work."""
 
 
 def shape_of(chunks: Iterable[tuple[int, int]]) -> StepShape:
@@ -154,8 +154,7 @@ class CostModel:
         self.decode = StepModel()
         self.mixed = StepModel()
         self.verify = StepModel()
-        """Of decodes with guesses, and of those without once there were any: what a guess adds."""
-        self.drafted_steps = 0
+        """Of decodes with guesses, and of those without once there were any."""
         self._prices = (0.0, 0.0)
         """Of a token of context, and of a unit of prefill work, where a new token costs 1."""
 
@@ -177,8 +176,7 @@ class CostModel:
         """Learn from a step."""
         if seconds > 0.0:
             self._model(shape).observe(shape, seconds)
-            self.drafted_steps += shape.has_drafts
-            if self.drafted_steps and not shape.prefill_work:
+            if self.verify.steps and not (shape.has_drafts or shape.prefill_work):
                 self.verify.observe(shape, seconds)
             _, b, c, q = self.mixed.coefficients
             if b > 0.0 and self.mixed.is_trusted:
@@ -188,18 +186,6 @@ class CostModel:
         """What ``count`` decodes with so much context in all add to a step."""
         _, b, c, _ = self.mixed.coefficients
         return b * count + c * context_tokens
-
-    def decode_step_seconds(self, starts: Sequence[int]) -> float | None:
-        """Seconds of a step that computes one token from each start on; None while nothing is known."""
-        model = self.verify if self.drafted_steps >= WARM_STEPS else self.decode
-        return model.predict(shape_of([(start, 1) for start in starts])) or None
-
-    def draft_seconds(self, start: int, tokens: int) -> float | None:
-        """What so many guesses behind a decode from ``start`` add to a step; None while few were timed."""
-        if self.drafted_steps < WARM_STEPS:
-            return None
-        _, b, c, q = self.verify.coefficients
-        return (b + c) * tokens + q * ((tokens + 1) * (start + (tokens + 1) / 2))
 
     def step_seconds(self) -> float:
         """The part of a step that does not depend on what it computes."""

@@ -92,7 +92,7 @@ class Flights:
         samples = bytes([chunk.samples for chunk in plan.chunks])
         drafts = bytes([chunk.draft_tokens for chunk in plan.chunks])
         if any(drafts) and max([computed for _, computed in scheduled]) == 1:
-            shape = shape._replace(has_drafts=True)
+            shape = shape._replace(prefill_work=0.0, has_drafts=True)
         predicted = self._cost.predict(shape) if requests else 0.0
         while len(self._flights) > 1:
             del self._flights[min(self._flights)]

@@ -1,11 +1,11 @@
-"""Which guesses a step computes beside the tokens that it must: those that bring more than they take.
+"""Which guesses a step computes beside the tokens that it must: as many as make the most tokens per second.
 
-    a decode step     N tokens in T seconds
-    one guess more    with chance p another token, for dt seconds:     worth it where  p / dt > tokens / T
+    N decodes                   N tokens in T(N) seconds
+    and the k best guesses      N + p₁ + … + pₖ tokens in T(N + k) seconds
 
-The best guesses come first, each raises tokens and T, and the first that brings less than the step so far is
-the end: so each step makes the most tokens per second (SmartSpec, arXiv 2406.14066). p is learned for each
-request (``acceptance.py``), T and dt by the cost model. Prefills go first: guesses get what a step has left.
+The guesses that are likeliest to come true go first, whosesoever they are (SmartSpec, arXiv 2406.14066, whose
+goodput this is). p is learned for each request (``acceptance.py``), T from the steps (``verify_cost.py``).
+Prefills go before guesses: these get what a step has left of its tokens and its time.
 """
 
 from __future__ import annotations
@@ -15,37 +15,40 @@ from typing import Final, NamedTuple
 
 from headway.engine.acceptance import Acceptance
 from headway.engine.budget import StepBudget
-from headway.engine.cost_model import CostModel, shape_of
+from headway.engine.cost_model import CostModel, StepShape, shape_of
 from headway.engine.drafting import Drafting
 from headway.engine.errors import InvariantError
 from headway.engine.flights import Flight
 from headway.engine.memory import Memory
 from headway.engine.prompt_lookup import Guess
 from headway.engine.request import Request
+from headway.engine.verify_cost import VerifyCost
 
 FIRST_PRICE: Final = 1 / 16
-"""Of a guessed token, in plain steps, before any was timed: about what memory-bound steps showed."""
+"""Of a guess, in plain steps, before any was timed: about what steps that wait for memory showed."""
+LEAST_GAIN: Final = 1.03
+"""Tokens per second that guesses must promise over those without: less is nothing but noise."""
 GAIN_SHARE: Final = 1 / 16
 """Weight of the newest step in the tracked gain."""
 FIRST_GAIN: Final = 1.2
 LEAST_REST: Final = 64
 MOST_REST: Final = 4096
-
 PROBE_STEPS: Final = 512
 """After so many quiet steps guesses are tried at the first price: what they were seen to cost may be over."""
+TRIED_ROWS: Final = (1, 2, 4, 8)
+"""Guesses that a step is reckoned with before anything is looked up."""
 
 Drafts = Mapping[Request, tuple[int, ...]]
 NO_DRAFTS: Final[Drafts] = {}
 
 
 class _Offer(NamedTuple):
-    """One guessed token. Sorts by what it brings per second, best first, then by its place."""
+    """One guessed token. Sorts by its chance, best first; one request's stay in their order."""
 
-    loss: float
+    doubt: float
+    """How likely it is that it, or one before it, is wrong."""
     place: int
     serial: int
-    seconds: float
-    chance: float
     request: Request
     guess: Guess
 
@@ -56,6 +59,7 @@ class Speculation:
     def __init__(self, memory: Memory, cost: CostModel, *, max_draft_tokens: int) -> None:
         self._memory = memory
         self._cost = cost
+        self._verify = VerifyCost(cost.verify)
         self._most = max_draft_tokens
         self._everyone = Acceptance()
         self._resting_steps = 0
@@ -78,23 +82,38 @@ class Speculation:
         room = min(budget.tokens, self._most * len(decodes))
         if room < 1:
             return NO_DRAFTS
-        plain = self._cost.decode_step_seconds([request.computed_tokens for request in decodes])
-        drafts = self._take(self._offers(decodes, plain), len(decodes), plain, room, budget.seconds)
+        reckoning = self._reckoning(decodes)
+        # Even if all came true they may not be worth looking for.
+        best = max([reckoning.gain(count, float(count)) for count in TRIED_ROWS if count <= room])
+        drafts: Drafts = NO_DRAFTS
+        if best >= LEAST_GAIN:
+            offers = sorted(self._offers(decodes))[:room]
+            drafts = _drafts(offers[: self._count(offers, reckoning, budget.seconds)])
         self._quiet_steps = 0 if drafts else self._quiet_steps + 1
         return drafts
 
     def learn(self, flight: Flight, seconds: float) -> None:
         """A step landed that took so long: what was right, and whether it paid."""
-        if any(flight.drafts):
-            self.draft_tokens += sum(flight.drafts)
-            self.right_tokens += sum(
-                [tokens - 1 for tokens, drafts in zip(flight.tokens, flight.drafts, strict=True) if drafts]
-            )
         for request, start in zip(flight.requests, flight.starts, strict=True):
             if request.drafting is not None and request.key in flight.sampled:
                 request.drafting.learn(start + 1, flight.sampled[request.key])
-        if flight.shape.has_drafts:
+        shape = flight.shape
+        if seconds and not shape.prefill_work:
+            self._verify.observe(shape, seconds)
+        if any(flight.drafts):
+            drafted = [place for place, drafts in enumerate(flight.drafts) if drafts]
+            self.draft_tokens += sum(flight.drafts)
+            self.right_tokens += sum([flight.tokens[place] - 1 for place in drafted])
+        if shape.has_drafts:
             self._weigh(flight, seconds)
+
+    def load(self) -> dict[str, float]:
+        """Counts for metrics."""
+        return {
+            "draft_tokens": float(self.draft_tokens),
+            "draft_tokens_right": float(self.right_tokens),
+            "speculation_gain": self.gain,
+        }
 
     def _weigh(self, flight: Flight, seconds: float) -> None:
         """Where steps with guesses lose, guessing rests, each time for longer."""
@@ -108,54 +127,45 @@ class Speculation:
         elif self.gain > FIRST_GAIN:
             self._next_rest = LEAST_REST
 
-    def load(self) -> dict[str, float]:
-        """Counts for metrics."""
-        return {
-            "draft_tokens": float(self.draft_tokens),
-            "draft_tokens_right": float(self.right_tokens),
-            "speculation_gain": self.gain,
-        }
+    def _reckoning(self, decodes: Sequence[Request]) -> _Reckoning:
+        context = sum([request.computed_tokens + 1 for request in decodes])
+        is_known = self._verify.is_known and self._quiet_steps < PROBE_STEPS
+        plain = (
+            self._verify.predict(len(decodes), context)
+            if is_known
+            else self._cost.decode.predict(StepShape(len(decodes), context, 0.0))
+        )
+        return _Reckoning(self._verify if is_known else None, plain or 1.0, len(decodes), context)
 
-    def _offers(self, decodes: Sequence[Request], plain: float | None) -> list[_Offer]:
+    def _count(self, offers: Sequence[_Offer], reckoning: _Reckoning, seconds: float) -> int:
+        """How many of the first offers make the most tokens per second; 0: none are worth it."""
+        best, count, tokens = LEAST_GAIN, 0, 0.0
+        for place, offer in enumerate(offers, start=1):
+            tokens += 1.0 - offer.doubt
+            gain = reckoning.gain(place, tokens)
+            if gain > best and reckoning.added_seconds(place) <= seconds:
+                best, count = gain, place
+        half = count // 2
+        # Between what was timed lies perhaps something better.
+        return half if half and not reckoning.is_timed(half) else count
+
+    def _offers(self, decodes: Sequence[Request]) -> list[_Offer]:
         offers: list[_Offer] = []
-        is_probe = self._quiet_steps >= PROBE_STEPS
         spare = self._memory.spare_blocks() - len(decodes)
         for request in decodes:
             most = min(self._most, request.longest_tokens - request.known_tokens - 1)
             most, blocks = self._room(request, most, spare)
-            if most < 1:
-                continue
-            price = self._price(request, most, plain, is_probe=is_probe)
-            # Even where it is sure to be right, it may not be worth looking for.
-            if plain is not None and price * len(decodes) >= plain:
-                continue
-            guess = self._drafting(request).guess(most)
-            if guess is None:
-                continue
-            spare -= blocks
-            chances = self._drafting(request).survivals(guess)
-            offers += [
-                _Offer(-chance / price, place, request.serial, price, chance, request, guess)
-                for place, chance in enumerate(chances)
-            ]
-        return sorted(offers)
-
-    def _take(
-        self, offers: Sequence[_Offer], tokens: float, seconds: float | None, room: int, left: float
-    ) -> Drafts:
-        """The first offers, as long as each brings more than what is taken already."""
-        lengths: dict[Request, int] = {}
-        guesses: dict[Request, Guess] = {}
-        time = 1.0 if seconds is None else seconds
-        for offer in offers[:room]:
-            if offer.chance * time <= tokens * offer.seconds or offer.seconds > left:
-                break
-            tokens += offer.chance
-            time += offer.seconds
-            left -= offer.seconds if seconds is not None else 0.0
-            lengths[offer.request] = offer.place + 1
-            guesses[offer.request] = offer.guess
-        return {request: guesses[request].tokens[:length] for request, length in lengths.items()}
+            if request.drafting is None:
+                request.drafting = Drafting(request.tokens, self._everyone)
+            guess = request.drafting.guess(most) if most > 0 else None
+            if guess is not None:
+                spare -= blocks
+                chances = request.drafting.survivals(guess)
+                offers += [
+                    _Offer(1.0 - chance, place, request.serial, request, guess)
+                    for place, chance in enumerate(chances)
+                ]
+        return offers
 
     def _room(self, request: Request, tokens: int, spare: int) -> tuple[int, int]:
         """How many of these guesses find a slot, and how many of the spare blocks they take for it."""
@@ -167,14 +177,38 @@ class Speculation:
             return tokens, max(0, more)
         return held * ledger.block_size - request.known_tokens, 0
 
-    def _price(self, request: Request, tokens: int, plain: float | None, *, is_probe: bool) -> float:
-        """Seconds of one of so many guessed tokens; in plain steps where no step was timed."""
-        if plain is None:
-            return FIRST_PRICE
-        seconds = None if is_probe else self._cost.draft_seconds(request.computed_tokens, tokens)
-        return plain * FIRST_PRICE if seconds is None else seconds / tokens
 
-    def _drafting(self, request: Request) -> Drafting:
-        if request.drafting is None:
-            request.drafting = Drafting(request.tokens, self._everyone)
-        return request.drafting
+class _Reckoning:
+    """What guesses bring and cost in one step.
+
+    ``plain``: seconds without any, if that is known; ``verify`` None: each costs the first price.
+    """
+
+    def __init__(self, verify: VerifyCost | None, plain: float, decodes: int, context_tokens: int) -> None:
+        self._verify = verify
+        self._plain = plain
+        self._decodes = decodes
+        self._context_tokens = context_tokens
+
+    def gain(self, guesses: int, right: float) -> float:
+        """Tokens per second with so many guesses, of which so many come true, over those without."""
+        seconds = self._plain + self.added_seconds(guesses)
+        return (1.0 + right / self._decodes) * self._plain / seconds if seconds > 0.0 else 0.0
+
+    def added_seconds(self, guesses: int) -> float:
+        """What so many guesses add to the step."""
+        if self._verify is None:
+            return guesses * FIRST_PRICE * self._plain
+        return self._verify.predict(self._decodes + guesses, self._context_tokens + guesses) - self._plain
+
+    def is_timed(self, guesses: int) -> bool:
+        """Whether such a step was timed; nothing is where nothing is known."""
+        return self._verify is None or self._verify.is_timed(self._decodes + guesses)
+
+
+def _drafts(offers: Sequence[_Offer]) -> Drafts:
+    """Of each request its offers together."""
+    lengths: dict[Request, tuple[int, Guess]] = {}
+    for offer in offers:
+        lengths[offer.request] = (offer.place + 1, offer.guess)
+    return {request: guess.tokens[:length] for request, (length, guess) in lengths.items()}
