@@ -26,6 +26,9 @@ HEAD = struct.Struct("<?qq8s")
 
 NOTHING = bytes(8)
 
+NEWS_SECONDS = 2.0
+"""From a broken connection to the word that a process has ended."""
+
 
 class Messages(Protocol):
     """The way from rank 0 to the others."""
@@ -48,10 +51,18 @@ class SwappingRunner(Protocol):
         ...
 
 
-class RankedRunner:
-    """Rank 0's runner, whose plans all ranks execute. ``lost`` says who is gone; None: nobody."""
+class Lost(Protocol):
+    """Says which rank is gone."""
 
-    def __init__(self, runner: Runner, messages: Messages, lost: Callable[[], str | None]) -> None:
+    def __call__(self, *, wait_seconds: float = 0.0) -> str | None:
+        """In words, None: nobody. Waits so long for the news, for others notice a death first."""
+        ...
+
+
+class RankedRunner:
+    """Rank 0's runner, whose plans all ranks execute."""
+
+    def __init__(self, runner: Runner, messages: Messages, lost: Lost) -> None:
         self._runner = runner
         self._messages = messages
         self._lost = lost
@@ -90,7 +101,8 @@ class RankedRunner:
             except EngineError:
                 raise  # the plan's fault: the others raise the same
             except Exception as error:
-                why = self._lost() or f"the processes of this model lost each other: {error}"
+                told = self._lost(wait_seconds=NEWS_SECONDS)
+                why = told or f"the processes of this model lost each other: {error}"
                 raise RankLostError(why) from error
 
         return run
@@ -116,7 +128,7 @@ class RankedLauncher(RankedRunner):
         return cast(LaunchingRunner, self._runner)
 
 
-def ranked(runner: Runner, messages: Messages, lost: Callable[[], str | None]) -> Runner:
+def ranked(runner: Runner, messages: Messages, lost: Lost) -> Runner:
     """Rank 0's runner around this rank's own."""
     kind = RankedLauncher if isinstance(runner, LaunchingRunner) else RankedRunner
     return cast(Runner, kind(runner, messages, lost))

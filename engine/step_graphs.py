@@ -54,7 +54,7 @@ class CudaGraphs:
                 work()
         except RuntimeError as error:
             raise ModelError(
-                f"a step cannot be captured as a CUDA graph: {error}; start with --cuda-graphs off"
+                f"a step cannot be captured as a CUDA graph: {error}; start with --no-cuda-graphs"
             ) from error
         return graph.replay
 

@@ -14,7 +14,15 @@ from typing import Annotated, Literal, TypeVar
 import typer
 
 from headway.services.errors import ServiceError, UsageError
-from headway.services.settings import CpuKernels, DType, KvCacheDType, LogFormat, PolicyName, Quantization
+from headway.services.settings import (
+    CpuKernels,
+    DType,
+    KvCacheDType,
+    LogFormat,
+    PolicyName,
+    Quantization,
+    Speculation,
+)
 from headway.services.tenant_weights import parse_weights
 from headway.services.units import parse_duration, parse_size
 
@@ -110,7 +118,7 @@ QuantizationOption = Annotated[
     typer.Option(
         "--quantization",
         envvar="HEADWAY_QUANTIZATION",
-        help="Weights of the native CPU kernels; none: bfloat16; auto: the fastest within 1% of it.",
+        help="Of the weights; auto: the fastest within 1% of bfloat16, on a GPU none; q4: CPU, fp8: GPU.",
     ),
 ]
 KvCacheDTypeOption = Annotated[
@@ -119,6 +127,24 @@ KvCacheDTypeOption = Annotated[
         "--kv-cache-dtype",
         envvar="HEADWAY_KV_CACHE_DTYPE",
         help="Keys and values of the native CPU kernels; int8: nearly twice the tokens; auto: bf16.",
+    ),
+]
+TensorParallel = Annotated[
+    int,
+    typer.Option(
+        "--tensor-parallel",
+        min=1,
+        max=64,
+        envvar="HEADWAY_TENSOR_PARALLEL",
+        help="GPUs that compute each worker's model together; it must divide its heads.",
+    ),
+]
+CudaGraphsOption = Annotated[
+    bool,
+    typer.Option(
+        "--cuda-graphs/--no-cuda-graphs",
+        envvar="HEADWAY_CUDA_GRAPHS",
+        help="On a GPU: record the shapes of steps that keep coming, and replay them.",
     ),
 ]
 KeepWeights = Annotated[
@@ -180,6 +206,20 @@ MaxSequences = Annotated[
 MaxBatchTokens = Annotated[
     int,
     typer.Option(min=1, envvar="HEADWAY_MAX_BATCH_TOKENS", help="New tokens that one iteration may compute."),
+]
+SpeculationOption = Annotated[
+    Speculation,
+    typer.Option(
+        "--speculation",
+        envvar="HEADWAY_SPECULATION",
+        help="prompt-lookup: guess what repeats prompt or answer, where it pays; answers stay the same.",
+    ),
+]
+DraftTokens = Annotated[
+    int,
+    typer.Option(
+        min=1, max=64, envvar="HEADWAY_DRAFT_TOKENS", help="Tokens of one answer that an iteration may guess."
+    ),
 ]
 Threads = Annotated[
     int | None,

@@ -16,6 +16,7 @@ from headway.engine.memory_settings import MemorySettings
 from headway.engine.scripted import ByteTokenizer
 from headway.engine.swap_costs import measure_swap_costs
 from headway.engine.values import Objective
+from headway.services.accelerated import load_accelerated
 from headway.services.errors import UsageError
 from headway.services.fair_settings import make_policy
 from headway.services.memory import read_memory
@@ -55,6 +56,11 @@ class ModelHost:
 
 def build_engine(settings: WorkerSettings) -> ModelHost:
     """Load the model; takes seconds. Raises ModelError or UsageError that says what to change."""
+    if settings.looks_ahead and settings.speculation != "off":
+        raise UsageError(
+            "--look-ahead plans a step before the tokens are known that --speculation guesses from",
+            hint="give one of the two",
+        )
     policy = make_policy(settings.policy, settings.fair)
     placement = place(settings.threads, os.sched_getaffinity(0), is_pinned=settings.pins_threads)
     loaded = _toy(settings) if is_toy(settings.model) else _torch(settings, placement)
@@ -91,6 +97,7 @@ def build_engine(settings: WorkerSettings) -> ModelHost:
         policy=policy,
         memory=memory,
         looks_ahead=settings.looks_ahead,
+        max_draft_tokens=settings.draft_tokens if settings.speculation == "prompt-lookup" else 0,
         clock=time.perf_counter,
     )
     for tenant, weight in settings.tenant_weights:
@@ -116,6 +123,10 @@ class _Loaded:
 
 
 def _toy(settings: WorkerSettings) -> _Loaded:
+    if settings.tensor_parallel > 1:
+        raise UsageError(
+            "--tensor-parallel is for models", hint="the toy model computes nothing: leave it out"
+        )
     return _Loaded(toy_runner(parse_toy(settings.model)), ByteTokenizer(), "none: the toy model", "none")
 
 
@@ -134,7 +145,18 @@ def _torch(settings: WorkerSettings, placement: Placement) -> _Loaded:
     device = settings.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    accelerated = load_accelerated(
+        settings,
+        source.path,
+        torch.device(device),
+        threads=placement.threads,
+        default_kv_bytes=default_kv_cache_bytes(),
+    )
     checkpoint = open_checkpoint(source.path)
+    if accelerated is not None:
+        return _Loaded(accelerated.runner, checkpoint.tokenizer(), accelerated.kernels, "in memory")
+    if settings.quantization == "fp8":
+        raise UsageError("--quantization fp8 is for GPUs", hint="on a CPU take int8, q4 or auto")
     kv_cache_bytes = settings.kv_cache_bytes or default_kv_cache_bytes()
     runner = TorchRunner.load(
         checkpoint,

@@ -69,6 +69,7 @@ class Ranks:
         """Start them. ``end`` is called with the reason when one is lost; by default this process ends."""
         self._end = end or _end_soon
         self._reason: str | None = None
+        self._is_lost = threading.Event()
         self._is_closed = False
         self.processes = [_start(task, command) for task in tasks]
         for task, process in zip(tasks, self.processes, strict=True):
@@ -76,8 +77,10 @@ class Ranks:
                 target=self._watch, args=(task, process), name=f"headway-rank-{task.rank}", daemon=True
             ).start()
 
-    def lost(self) -> str | None:
-        """Who has ended, in words; None: nobody."""
+    def lost(self, *, wait_seconds: float = 0.0) -> str | None:
+        """Who has ended, in words; None: nobody, not even in so many seconds."""
+        if wait_seconds:
+            self._is_lost.wait(wait_seconds)
         return self._reason
 
     def close(self) -> None:
@@ -98,6 +101,7 @@ class Ranks:
             f"rank {task.rank} of {task.size} of this model (process {process.pid}, {task.device}) ended "
             f"with {how}; the worker cannot compute without it and ends, and its jobs move on"
         )
+        self._is_lost.set()
         self._end(self._reason)
 
 
@@ -137,6 +141,8 @@ def load_ranked(
         raise ModelError(
             f"--tensor-parallel {size} takes {size} GPUs, and there are {torch.cuda.device_count()}"
         )
+    if device.type == "cuda":
+        torch.cuda.set_device(_device_of(device, 0))
     # Interfaces other than the loopback may be named after a host that cannot be reached.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with meeting_socket() as meeting:

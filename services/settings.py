@@ -20,8 +20,10 @@ DType = Literal["auto", "float32", "bfloat16"]
 LogFormat = Literal["auto", "json", "pretty"]
 PolicyName = Literal["fair", "fcfs", "priority", "static", "dynamic"]
 CpuKernels = Literal["auto", "native", "torch"]
-Quantization = Literal["auto", "none", "int8", "q4"]
+Quantization = Literal["auto", "none", "int8", "q4", "fp8"]
 KvCacheDType = Literal["auto", "bf16", "int8"]
+
+Speculation = Literal["off", "prompt-lookup"]
 
 DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
@@ -42,7 +44,9 @@ class WorkerSettings:
     cpu_kernels: CpuKernels = "auto"
     """On a CPU: native code, compiled at first use, or torch; auto: native where it can run."""
     quantization: Quantization = "auto"
-    """Of the weights under the native kernels; auto: the fastest that was measured to cost less than 1 %."""
+    """Of the weights under the native kernels; auto: the fastest that was measured to cost less than 1 %.
+
+    On a GPU int8 or fp8, with a scale per output; auto: none."""
     kv_cache_dtype: KvCacheDType = "auto"
     """Of keys and values under the native kernels; int8 holds nearly twice the tokens; auto: bfloat16."""
     cache_dir: Path | None = None
@@ -51,6 +55,10 @@ class WorkerSettings:
     """Packed weights stay on disk for the next start, and workers of one machine share them."""
     pins_threads: bool = False
     """Each thread that computes stays on a core of its own."""
+    tensor_parallel: int = 1
+    """Processes, each with a device of its own, that compute the model together."""
+    has_cuda_graphs: bool = True
+    """On a GPU: shapes of steps that keep coming are recorded and replayed."""
     worker_id: str = ""
     """Empty: ``w-<host>-<pid>-<random>``."""
     kv_cache_bytes: int | None = None
@@ -59,6 +67,11 @@ class WorkerSettings:
     """Requests that one iteration may batch."""
     max_batch_tokens: int = 512
     """New tokens that one iteration may compute, prefill chunks included."""
+    speculation: Speculation = "off"
+    """prompt-lookup: where an answer repeats its prompt or itself, what may follow is guessed, and checked in
+    the same iteration, as long as that makes more tokens per second. The answers stay the same."""
+    draft_tokens: int = 8
+    """Tokens of one answer that an iteration may guess."""
     threads: int | None = None
     """CPU threads of the runner; None: the cores of this machine shared by its workers."""
     policy: PolicyName = "fair"
@@ -142,6 +155,8 @@ class UpSettings:
     cpu_kernels: CpuKernels = "auto"
     quantization: Quantization = "auto"
     kv_cache_dtype: KvCacheDType = "auto"
+    tensor_parallel: int = 1
+    has_cuda_graphs: bool = True
     keeps_weights: bool = True
     pins_threads: bool = False
     redis_url: str | None = None
@@ -153,6 +168,8 @@ class UpSettings:
     kv_cache_bytes: int | None = None
     max_sequences: int = 32
     max_batch_tokens: int = 512
+    speculation: Speculation = "off"
+    draft_tokens: int = 8
     threads: int | None = None
     policy: PolicyName = "fair"
     tenants: Path | None = None

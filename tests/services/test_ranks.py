@@ -110,7 +110,7 @@ def test_a_rank_that_dies_in_the_middle_of_a_step_ends_it(two: RankedModel) -> N
     os.kill(rank.pid, signal.SIGSTOP)  # it gets the plan, and never comes to the first sum
     stop = threading.Timer(1.0, rank.kill)
     stop.start()
-    with pytest.raises(RankLostError):
+    with pytest.raises(RankLostError, match="rank 1 of 2"):
         Answers(two.runner).run(SAMPLINGS, 1)
     stop.join()
 
@@ -194,7 +194,7 @@ def test_a_follower_launches_and_reads_what_rank_0_does() -> None:
     with reference_launches():
         messages, theirs = Direct(), fused_runner(CONFIG, graphs=RerunGraphs())
         messages.follower = Follower(theirs, messages)
-        runner = ranked(fused_runner(CONFIG, graphs=RerunGraphs()), messages, lambda: None)
+        runner = ranked(fused_runner(CONFIG, graphs=RerunGraphs()), messages, nobody)
         assert isinstance(runner, LaunchingRunner)
         key, prompt, table = RequestKey("a", 0), (5, 6, 7), (0, 1, 2, 3)
         admitted = (Admitted(key, prompt, (), SAMPLINGS[1]),)
@@ -217,13 +217,17 @@ def test_a_follower_launches_and_reads_what_rank_0_does() -> None:
 def test_a_follower_that_chooses_other_tokens_ends() -> None:
     messages = Direct()
     messages.follower = Follower(load(), messages)
-    runner = ranked(load(), messages, lambda: None)
+    runner = ranked(load(), messages, nobody)
     key = RequestKey("a", 0)
     chunk = Chunk(key, 0, (5, 6), (0, 1), samples=True)
     runner.execute(StepPlan(1, (chunk,), (Admitted(key, (5, 6), (), GREEDY),)))
     messages.follower._digest = b"another!"
     with pytest.raises(RankLostError, match="has chosen other tokens than rank 0"):
         runner.execute(StepPlan(2, (chunk,)))
+
+
+def nobody(*, wait_seconds: float = 0.0) -> None:
+    """Is lost."""
 
 
 class ThreadGroup:
