@@ -4,7 +4,7 @@ PYTHON ?= python3
 export PYTHON
 BIN := .venv/bin
 
-.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak chaos bench-queue bench-stalled bench-engine bench-peers format constraints clean
+.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak deterministic chaos bench-queue bench-stalled bench-engine bench-peers soak-memory gpu-check format constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -38,6 +38,9 @@ check: lint types test wheel-check ## everything that CI runs
 soak: dev ## random walks of 10⁶ steps and every mutant (about 25 minutes on one core)
 	@$(BIN)/pytest -m soak --timeout=0 $(ARGS)
 
+deterministic: dev ## 50 answers of the demo model, bit for bit alone, in batches, preempted and resumed (about 10 minutes)
+	@$(BIN)/pytest -m soak --timeout=0 tests/engine/test_deterministic_smollm2.py $(ARGS)
+
 chaos: dev ## jobs stream while workers, server, network and clocks fail (21 minutes; ARGS="--seed 7 --seconds 60")
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
@@ -49,6 +52,12 @@ bench-queue: setup ## what the queue costs its server, and what streaming throug
 
 bench-stalled: setup ## does a reader that stops reading slow anybody else down? (about 2 minutes)
 	@$(BIN)/python ops/bench/stalled_reader.py $(ARGS)
+
+soak-memory: setup ## does a worker's memory grow under half an hour of mixed jobs?
+	@$(BIN)/python ops/bench/memory_soak.py $(ARGS)
+
+gpu-check: setup ## every kernel and the engine on this machine's GPU, against the CPU and the chip's limits (under 8 minutes)
+	@$(BIN)/python ops/gpu_check $(ARGS)
 
 bench-engine: setup ## the engine alone: tokens per second and per-step budget by kernels and weights (about 10 minutes)
 	@$(BIN)/python ops/bench/engine.py $(ARGS)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headway.engine.drafts import drafts_of, right_tokens
 from headway.engine.token_history import TokenHistory
-from headway.engine.values import Admitted, Chunk, RequestKey, Sampling
+from headway.engine.values import Admitted, Chunk, RequestKey, Sampled, Sampling
 from headway.kernels.host_arrays import as_float64
 from headway.kernels.philox import uniforms
 
@@ -22,6 +25,8 @@ class Answer:
         "_block_table",
         "_draws",
         "_draws_start",
+        "_kept",
+        "_kept_start",
         "_native_block_table",
         "_native_table",
         "_native_table_address",
@@ -44,6 +49,8 @@ class Answer:
         self._native_block_table: tuple[int, ...] = ()
         self._native_table: NDArray[np.int32] = np.empty(0, dtype=np.int32)
         self._native_table_address = 0
+        self._kept: tuple[int, ...] = ()
+        self._kept_start = 0
         self._draws: NDArray[np.float64] = np.empty(0)
         self._draws_start = 0
 
@@ -63,14 +70,26 @@ class Answer:
         return self._native_table_address
 
     def index_after(self, chunk: Chunk) -> int:
-        """Position in the answer (0-based) of the token that the chunk's last logits choose."""
-        return chunk.start + len(chunk.token_ids) - self._prompt_tokens
+        """Position in the answer (0-based) of the token behind the last known one, before any guess."""
+        return chunk.start + len(chunk.token_ids) - chunk.draft_tokens - self._prompt_tokens
 
     def learn(self, chunk: Chunk) -> None:
-        """Count the answer's tokens that the chunk brings and that were not counted yet."""
-        if self.history is not None:
-            fresh = max(0, self.history.known_tokens - chunk.start)
-            self.history.append(chunk.token_ids[fresh:])
+        """Count the answer's tokens that were not yet: right guesses of the last step, then the chunk's.
+
+        Its own guesses are not counted: the step may come again.
+        """
+        if self.history is None:
+            return
+        known = self.history.known_tokens
+        if known < chunk.start:
+            self.history.append(self._kept[known - self._kept_start : chunk.start - self._kept_start])
+        fresh = max(0, known - chunk.start)
+        self.history.append(chunk.token_ids[fresh : len(chunk.token_ids) - chunk.draft_tokens])
+
+    def keep(self, chunk: Chunk, right: int) -> None:
+        """So many of the chunk's guesses are right: the next chunk starts behind them."""
+        self._kept_start = chunk.start + len(chunk.token_ids) - chunk.draft_tokens
+        self._kept = drafts_of(chunk)[:right]
 
     def uniform(self, index: int) -> float:
         """The draw in [0, 1) for the token at ``index`` of the answer, by seed and index alone."""
@@ -80,6 +99,19 @@ class Answer:
             seeds = torch.full_like(positions, signed_64(self.sampling.seed))
             self._draws, self._draws_start, ahead = as_float64(uniforms(seeds, positions)), index, 0
         return float(self._draws[ahead])
+
+
+def keep_right(
+    chunks: Sequence[Chunk], answers: Sequence[Answer], sampled: Sequence[Sampled]
+) -> tuple[Sampled, ...]:
+    """What counts of what the rows of all chunks chose; each answer remembers its right guesses."""
+    kept: list[Sampled] = []
+    sampling = [(chunk, answer) for chunk, answer in zip(chunks, answers, strict=True) if chunk.samples]
+    for (chunk, answer), entries in zip(sampling, right_tokens(chunks, sampled), strict=True):
+        if chunk.draft_tokens:
+            answer.keep(chunk, len(entries) - 1)
+        kept += entries
+    return tuple(kept)
 
 
 def has_penalties(sampling: Sampling) -> bool:

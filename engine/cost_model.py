@@ -4,9 +4,9 @@
                                                      context  tokens that a chunk attends to (its end)
                                                      m, p   tokens and start of each chunk of more than one
 
-One model for steps of decodes alone, one for all others: their constants differ. Fitted by recursive least
-squares of the relative error with forgetting (Ljung, System Identification, ch. 11), coefficients never below
-zero.
+One model for steps of decodes alone, one for decodes with guesses, one for all others: their constants
+differ. Fitted by recursive least squares of the relative error with forgetting (Ljung, System Identification,
+ch. 11), coefficients never below zero.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ class StepShape(NamedTuple):
     context_tokens: int
     prefill_work: float
     """Σ m(p + m/2) over chunks of more than one token; 0: a step of decodes alone."""
+    has_drafts: bool = False
+    """Its chunks of more than one token are all decodes with guesses, which are no prefill work."""
 
 
 def shape_of(chunks: Iterable[tuple[int, int]]) -> StepShape:
@@ -151,6 +153,8 @@ class CostModel:
     def __init__(self) -> None:
         self.decode = StepModel()
         self.mixed = StepModel()
+        self.verify = StepModel()
+        """Of decodes with guesses, and of those without once there were any."""
         self._prices = (0.0, 0.0)
         """Of a token of context, and of a unit of prefill work, where a new token costs 1."""
 
@@ -172,6 +176,8 @@ class CostModel:
         """Learn from a step."""
         if seconds > 0.0:
             self._model(shape).observe(shape, seconds)
+            if self.verify.steps and not (shape.has_drafts or shape.prefill_work):
+                self.verify.observe(shape, seconds)
             _, b, c, q = self.mixed.coefficients
             if b > 0.0 and self.mixed.is_trusted:
                 self._prices = min(c / b, MOST_CONTEXT_PRICE), min(q / b, MOST_CONTEXT_PRICE)
@@ -202,6 +208,8 @@ class CostModel:
         return tokens + context * (start + tokens) + work * (tokens * (start + tokens / 2))
 
     def _model(self, shape: StepShape) -> StepModel:
+        if shape.has_drafts:
+            return self.verify
         return self.mixed if shape.prefill_work else self.decode
 
 

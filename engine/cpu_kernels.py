@@ -10,13 +10,20 @@ from typing import Literal, TypeAlias
 import torch
 
 from headway.engine.errors import ModelError
+from headway.engine.kv_cache import INT8
 from headway.engine.model_config import ModelConfig
 from headway.kernels.native_library import NativeUnavailableError, load_native
 
 CpuKernels: TypeAlias = Literal["auto", "native", "torch"]
 Quantization: TypeAlias = Literal["auto", "none", "int8", "q4"]
 """Of the weights, under the native kernels. ``q4``: a GGUF file's own 4-bit blocks as they are, the rest as
-int8. ``int8``: blocks of 32 with a scale each (Q8_0). ``auto``: the file's own blocks, else int8."""
+int8. ``int8``: blocks of 32 with a scale each (Q8_0). ``auto``: what ``quantization_choice`` says."""
+
+
+KvCacheDType: TypeAlias = Literal["auto", "bf16", "int8"]
+"""Of keys and values under the native kernels in bfloat16. ``int8``: with a scale per token and kv head.
+``auto``: the computation's own."""
+VECTOR = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +33,12 @@ class CpuSettings:
     kernels: CpuKernels = "auto"
     quantization: Quantization = "none"
     cache_dir: Path | None = None
-    """Where the compiled kernels are kept; None: torch computes."""
+    """Where compiled kernels, packed weights and verdicts are kept; None: torch computes."""
+    keeps_weights: bool = True
+    """Packed weights as files, mapped at the next start; false: in this process's memory only."""
+    cores: tuple[int, ...] | None = None
+    """Where the kernels' threads stay, one each (the first is whoever calls: it may go); None: anywhere."""
+    kv_cache_dtype: KvCacheDType = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +63,46 @@ def choose_computation(
                 f"quantization {settings.quantization} needs the native CPU kernels, which cannot run: "
                 f"{error}"
             ) from error
+        if settings.cores is not None:
+            raise ModelError(
+                f"only the native CPU kernels' threads can be pinned, and they cannot run: {error}"
+            ) from error
         return Computation(None, str(error))
+
+
+def choose_kv_dtype(
+    settings: CpuSettings,
+    chosen: Computation,
+    config: ModelConfig,
+    *,
+    dtype: torch.dtype,
+    block_size: int,
+) -> torch.dtype:
+    """The KV pools' dtype. ModelError: another was asked for by name than can be had."""
+    wanted = settings.kv_cache_dtype
+    if wanted == "bf16" and dtype != torch.bfloat16:
+        raise ModelError(
+            f"a KV cache in bf16 needs a computation in bfloat16, and this one is in {_name(dtype)}; "
+            "take --dtype bfloat16 or --kv-cache-dtype auto"
+        )
+    if wanted != "int8":
+        return dtype
+    obstacle = None
+    if chosen.library is None:
+        obstacle = f"only the native CPU kernels read one, and they do not run: {chosen.reason}"
+    elif dtype != torch.bfloat16:
+        obstacle = f"it goes with --dtype bfloat16, and this computation is in {_name(dtype)}"
+    elif block_size % VECTOR or config.head_dim % VECTOR:
+        obstacle = (
+            f"blocks ({block_size} tokens) and heads ({config.head_dim}) must be multiples of {VECTOR} long"
+        )
+    if obstacle is not None:
+        raise ModelError(f"no KV cache in int8: {obstacle}; take --kv-cache-dtype auto")
+    return INT8
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _library(
@@ -61,8 +112,8 @@ def _library(
         raise NativeUnavailableError("torch was asked for")
     if device.type != "cpu":
         raise NativeUnavailableError(f"they are for CPUs, and the device is {device.type}")
-    if dtype != torch.bfloat16:
-        raise NativeUnavailableError("they compute in bfloat16 only; float32 is torch's")
+    if dtype not in {torch.bfloat16, torch.float32}:
+        raise NativeUnavailableError(f"they compute in bfloat16 and float32, not in {dtype}")
     # Keys lie in pairs along the head, values in pairs along the block.
     if block_size % 2 or config.head_dim % 2:
         raise NativeUnavailableError(f"blocks of {block_size} tokens or heads of {config.head_dim} are odd")

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from headway.engine.checks import check_request
 from headway.engine.cost_model import CostModel
 from headway.engine.errors import InvariantError
-from headway.engine.interfaces import Runner, Tokenizer
+from headway.engine.interfaces import LaunchingRunner, Runner, Tokenizer
 from headway.engine.isolation import Isolated, execute_isolated
+from headway.engine.launch_lane import LaunchLane
 from headway.engine.limits import StepLimits
 from headway.engine.memory_settings import MemorySettings
 from headway.engine.policy import Policy
@@ -31,8 +32,9 @@ from headway.engine.values import (
 class Engine:
     """Continuous batching over one runner. Single-threaded; the caller owns thread, clock and the waiting.
 
-    ``looks_ahead``: the runner gets a thread of its own, and while a step runs the next one is planned;
-    ``close`` ends that thread. ``clock``: for ``profile``; None: it counts steps and tokens only.
+    ``looks_ahead``: while a step runs the next one is planned, and launched if the runner can; any other
+    runner gets a thread of its own, which ``close`` ends. ``clock``: for ``profile``; None: it counts steps
+    and tokens only. ``max_draft_tokens``: most tokens guessed of a request in one step; 0: none ever.
 
     Every request that ``add`` accepts gets exactly one output with a ``finish_reason``, and nothing after it
     (but one that a newer epoch replaces: its owner lost it and hears nothing more).
@@ -47,12 +49,14 @@ class Engine:
         policy: Policy,
         memory: MemorySettings | None = None,
         looks_ahead: bool = False,
+        max_draft_tokens: int = 0,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._runner = runner
-        self._thread = RunnerThread(runner) if looks_ahead else None
+        self._lane = _lane(runner) if looks_ahead else None
+        """Where plans run while the engine goes on; None: nowhere."""
         self._under_way: StepPlan | None = None
-        """The plan that the runner's thread executes between two calls of ``step``."""
+        """The plan that the lane executes between two calls of ``step``."""
         self._tokenizer = tokenizer
         self._eos_token_ids = runner.eos_token_ids | tokenizer.eos_token_ids
         cost = CostModel()
@@ -61,7 +65,13 @@ class Engine:
         self.preemptions = built.giving_way.detours.happened
         """Who gave way lately and who is back; readers may empty it, from any thread."""
         self._scheduler = Scheduler(
-            built.ledger, limits, policy, self._eos_token_ids, cost=cost, memory=built
+            built.ledger,
+            limits,
+            policy,
+            self._eos_token_ids,
+            cost=cost,
+            memory=built,
+            max_draft_tokens=max_draft_tokens,
         )
         self._transcripts: dict[str, Transcript] = {}
         self.profile = StepProfile() if clock is None else StepProfile(clock)
@@ -116,21 +126,24 @@ class Engine:
         if plan is None:
             self.profile.lap(Part.SCHEDULING)
             return ()
-        ahead = None if self._thread is None else self._scheduler.plan_ahead(plan, now)
+        ahead = None if self._lane is None else self._scheduler.plan_ahead(plan, now)
         self.profile.lap(Part.SCHEDULING)
         result = self._finish(plan, ahead)
         if plan.needs_runner:
             self.profile.computed(result)
         emissions = self._scheduler.apply(plan, result, now)
         self.profile.lap(Part.SCHEDULING)
-        outputs = tuple([self._read(emission) for emission in emissions])
+        # A stop string may end a request before the last of the tokens that one step brought it.
+        outputs = tuple(
+            [self._read(emission) for emission in emissions if emission.key.request_id in self._transcripts]
+        )
         self.profile.lap(Part.DETOKENIZE)
         return outputs
 
     def close(self) -> None:
         """Wait for the step under way, and step no more."""
-        if self._thread is not None:
-            self._thread.close()
+        if self._lane is not None:
+            self._lane.close()
 
     @property
     def timeline(self) -> Timeline:
@@ -166,24 +179,27 @@ class Engine:
             )
 
     def _start(self, plan: StepPlan | None) -> StepPlan | None:
-        if self._thread is not None and plan is not None and plan.needs_runner:
-            self._thread.start(plan)
+        if self._lane is not None and plan is not None and plan.needs_runner:
+            self._lane.start(plan)
         return plan
 
     def _finish(self, plan: StepPlan, ahead: StepPlan | None) -> StepResult:
         """The plan's result; the plan behind it starts at once, or never if this one failed."""
         if not plan.needs_runner:
             return StepResult(plan.step, (), 0.0)
+        starts_early = self._lane is not None and self._lane.starts_early
         try:
-            result = self._runner.execute(plan) if self._thread is None else self._thread.wait()
+            if starts_early:
+                self._start(ahead)
+            result = self._runner.execute(plan) if self._lane is None else self._lane.wait()
         except Exception as error:
-            execute = self._runner.execute if self._thread is None else self._thread.execute
+            execute = self._runner.execute if self._lane is None else self._lane.execute
             isolated = execute_isolated(execute, plan, self._scheduler.announce, error)
             self._end_failed(isolated)
             if ahead is not None:
                 self._scheduler.drop(ahead)
             return isolated.result
-        self._under_way = self._start(ahead)
+        self._under_way = ahead if starts_early else self._start(ahead)
         return result
 
     def _end_failed(self, isolated: Isolated) -> None:
@@ -198,3 +214,7 @@ class Engine:
             if emission.finish_reason is None:
                 self._scheduler.finish(emission.key)
         return output
+
+
+def _lane(runner: Runner) -> LaunchLane | RunnerThread:
+    return LaunchLane(runner) if isinstance(runner, LaunchingRunner) else RunnerThread(runner)

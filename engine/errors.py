@@ -9,6 +9,7 @@ EngineError
 │   └── UnsupportedError    a feature that this model or runner does not have
 ├── EngineFullError         no room to wait here now; the request itself is fine
 ├── ModelError              the model cannot be loaded: missing files, unknown architecture, damaged weights
+├── RankLostError           another process of the model's group is gone; nothing can be computed here again
 ├── ResultNeededError       planning has to wait for the step under way; never leaves the scheduler
 └── InvariantError          our own books do not balance; a bug, never the caller's fault
 """
@@ -60,6 +61,10 @@ class EngineFullError(EngineError):
 
 class ModelError(EngineError):
     """The model cannot be loaded; the message says which file and what to do."""
+
+
+class RankLostError(EngineError):
+    """Another rank of a model that several processes compute is gone, or computes something else."""
 
 
 class ResultNeededError(EngineError):

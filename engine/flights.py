@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from headway.engine.cost_model import CostModel, StepShape, shape_of
 from headway.engine.forecast import Forecast
@@ -11,7 +12,7 @@ from headway.engine.memory import Memory
 from headway.engine.policy import Policy
 from headway.engine.request import Request
 from headway.engine.timeline import StepEvent, Timeline
-from headway.engine.values import StepPlan, StepResult
+from headway.engine.values import RequestKey, Sampled, StepPlan, StepResult
 
 
 @dataclass(slots=True)
@@ -23,9 +24,11 @@ class Flight:
     starts: list[int]
     """The same: from where on each computes."""
     tokens: array[int]
-    """The same: how many it computes."""
+    """The same: how many it computes; once it has landed without wrong guesses."""
     samples: bytes
     """The same: 1 where that reaches the last known token."""
+    drafts: bytes
+    """The same: how many of them are guesses."""
     shape: StepShape
     started_at: float
     """When it was planned, or the one before it landed."""
@@ -33,6 +36,23 @@ class Flight:
     releases: int
     """How many releases the roster had counted: what this plan tells the runner to forget is among them."""
     landed_at: float = 0.0
+    sampled: dict[RequestKey, list[Sampled]] = field(default_factory=dict[RequestKey, list[Sampled]])
+    """What came of it, once it has landed."""
+
+    def settle(self, sampled: Iterable[Sampled], *, is_overtaken: bool) -> None:
+        """Take the tokens in and forget wrong guesses, of which nothing was sampled.
+
+        ``is_overtaken``: a later plan was made already. It may have been executed, with other guesses in the
+        same slots, so of this plan's none counts.
+        """
+        for entry in sampled:
+            entries = self.sampled.setdefault(entry.key, [])
+            if not (entries and is_overtaken):
+                entries.append(entry)
+        if any(self.drafts):
+            for place, (request, drafts) in enumerate(zip(self.requests, self.drafts, strict=True)):
+                right = len(self.sampled.get(request.key, ())) - 1 if drafts else 0
+                self.tokens[place] += max(0, right) - drafts
 
 
 class Flights:
@@ -67,14 +87,17 @@ class Flights:
         """The plan was made: who computes how many tokens in it."""
         requests = [request for request, _ in scheduled]
         starts = [request.computed_tokens for request in requests]
-        tokens = array("i", [tokens for _, tokens in scheduled])
+        tokens = array("i", [len(chunk.token_ids) for chunk in plan.chunks])
         shape = shape_of(zip(starts, tokens, strict=True))
         samples = bytes([chunk.samples for chunk in plan.chunks])
+        drafts = bytes([chunk.draft_tokens for chunk in plan.chunks])
+        if any(drafts) and max([computed for _, computed in scheduled]) == 1:
+            shape = shape._replace(prefill_work=0.0, has_drafts=True)
         predicted = self._cost.predict(shape) if requests else 0.0
         while len(self._flights) > 1:
             del self._flights[min(self._flights)]
         self._flights[plan.step] = Flight(
-            requests, starts, tokens, samples, shape, starts_at, predicted, releases
+            requests, starts, tokens, samples, drafts, shape, starts_at, predicted, releases
         )
 
     def drop(self, step: int) -> None:
@@ -89,6 +112,7 @@ class Flights:
             return None
         self._flights = {step: f for step, f in self._flights.items() if step > plan.step}
         flight.landed_at = max(now, flight.started_at + result.elapsed_seconds)
+        flight.settle(result.sampled, is_overtaken=bool(self._flights))
         for later in self._flights.values():
             later.started_at = max(later.started_at, flight.landed_at)
         self._memory.land(plan, result)
@@ -97,8 +121,8 @@ class Flights:
         self.last_seconds, self.last_predicted_seconds = result.elapsed_seconds, flight.predicted_seconds
         if plan.chunks:
             self.executed_steps += 1
-            self._cost.observe(flight.shape, _computing_seconds(result))
-            self._forecast.observe(float(flight.shape.new_tokens), result.elapsed_seconds)
+            self._cost.observe(flight.shape, computing_seconds(result))
+            self._forecast.observe(float(sum(flight.tokens)), result.elapsed_seconds)
             self._charge(flight)
             if self._memory.giving_way.detours:
                 self._follow(flight, result)
@@ -117,7 +141,7 @@ class Flights:
 
     def _follow(self, flight: Flight, result: StepResult) -> None:
         """What computing again takes: what it adds to a step, by the cost model, as far as that was right."""
-        detours, seconds = self._memory.giving_way.detours, _computing_seconds(result)
+        detours, seconds = self._memory.giving_way.detours, computing_seconds(result)
         for request, start, tokens in zip(flight.requests, flight.starts, flight.tokens, strict=True):
             if request in detours:
                 added = self._cost.marginal_seconds(start, tokens) * seconds
@@ -140,7 +164,7 @@ class Flights:
         )
 
 
-def _computing_seconds(result: StepResult) -> float:
+def computing_seconds(result: StepResult) -> float:
     """A step's time without the copies that it had to wait for."""
     if not result.copy_times:
         return result.elapsed_seconds

@@ -61,6 +61,10 @@ class GgufCheckpoint:
         """The model's shape."""
         return self._config
 
+    def files(self) -> Sequence[Path]:
+        """The file, or all parts of a split set."""
+        return self._file.paths
+
     def names(self) -> Sequence[str]:
         """Hugging Face's names of the weights."""
         return list(self._shapes)

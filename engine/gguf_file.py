@@ -50,18 +50,26 @@ class GgufFile:
     path: Path
     metadata: Mapping[str, GgufValue]
     tensors: Mapping[str, GgufTensor]
+    parts: tuple[Path, ...] = ()
+    """Of a split set, all of them; else empty."""
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Every file that was read."""
+        return self.parts or (self.path,)
 
 
 def open_gguf(path: Path) -> GgufFile:
     """Parse a GGUF, all parts of it when it is split; ModelError says which file is damaged or missing."""
-    first, *others = (_Header(part).parse() for part in _parts(path))
+    parts = _parts(path)
+    first, *others = (_Header(part).parse() for part in parts)
     tensors = dict(first.tensors)
     for other in others:
         tensors.update(other.tensors)
     wanted = first.metadata.get("split.tensors.count", len(tensors))
     if wanted != len(tensors):
         raise ModelError(f"{path}: {len(tensors)} tensors in all parts, {wanted} announced; {_FETCH_AGAIN}")
-    return GgufFile(path, first.metadata, tensors)
+    return GgufFile(path, first.metadata, tensors, tuple(parts))
 
 
 def _parts(path: Path) -> list[Path]:

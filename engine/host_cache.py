@@ -14,12 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from headway.engine.copy_bus import Bus, Ticket
 from headway.engine.kv_cache import KVCache, zeros
 from headway.engine.values import BlockCopy, CopyTime, StepPlan
+from headway.kernels.host_arrays import to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,13 @@ class HostCache:
         self._receive_arrived()
         return min((transfer.step for transfer in self._transfers), default=step + 1) - 1
 
+    def wait(self, step: int) -> None:
+        """Return when the swaps of plans up to this step are complete."""
+        for transfer in self._transfers:
+            if transfer.step <= step:
+                transfer.ticket.wait()
+        self._receive_arrived()
+
     def take_times(self) -> tuple[CopyTime, ...]:
         """How long the swaps took that were found complete since the last call."""
         times, self._times = tuple(self._times), []
@@ -92,7 +101,7 @@ class HostCache:
     def _fetch(self, copies: Sequence[BlockCopy], step: int) -> None:
         started = self._clock()
         slots = [copy.source for copy in copies]
-        blocks = torch.tensor([copy.target for copy in copies], device=self._device)
+        blocks = to_device(np.array([copy.target for copy in copies], dtype=np.int64), self._device)
         if self._bus is None:
             self._cache.scatter(blocks, self._slots[slots])
             self._times.append(CopyTime(step, False, len(slots), self._clock() - started))

@@ -6,7 +6,7 @@ Real and scripted implementations keep the same promises and pass the same tests
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from headway.engine.values import StepPlan, StepResult
 
@@ -60,6 +60,19 @@ class Runner(Protocol):
         Whatever it raises, the engine looks for the chunk at fault; RequestError blames a request even if it
         runs alone, InvariantError is never covered up.
         """
+        ...
+
+
+@runtime_checkable
+class LaunchingRunner(Runner, Protocol):
+    """A runner whose device works by itself: a plan can be launched before the last one's result is there."""
+
+    def launch(self, plan: StepPlan) -> None:
+        """Begin a step behind those under way, two at most. Raises what ``execute`` does: none began then."""
+        ...
+
+    def collect(self) -> StepResult:
+        """Wait for the step that was launched first."""
         ...
 
 

@@ -27,9 +27,9 @@ def execute_isolated(
     """Run the chunks of a failed plan one by one; raises ``error`` when every one fails.
 
     Safe because KV writes are idempotent. The failed step may have left the runner's state of a request half
-    updated, so each is forgotten and announced afresh, and by now the token of a placeholder is known. If all
-    fail the device is broken and the jobs have to move on, unless the runner itself blames a request with a
-    RequestError.
+    updated, so each is forgotten and announced afresh, by now the token of a placeholder is known, and nothing
+    is guessed. If all fail the device is broken and the jobs have to move on, unless the runner itself blames
+    a request with a RequestError.
     """
     if isinstance(error, InvariantError):
         raise error
@@ -51,7 +51,8 @@ def execute_isolated(
         tried += 1
         released = (*forgotten, chunk.key)
         known = (*admitted.prompt_token_ids, *admitted.generated_token_ids)
-        named = chunk._replace(token_ids=known[chunk.start : chunk.start + len(chunk.token_ids)])
+        tokens = known[chunk.start : chunk.start + len(chunk.token_ids)]
+        named = chunk._replace(token_ids=tokens, draft_tokens=0)
         alone = StepPlan(step=plan.step, chunks=(named,), admitted=(admitted,), released=released)
         try:
             result = execute(alone)

@@ -11,7 +11,12 @@ from torch import Tensor
 
 from headway.engine.errors import ModelError
 from headway.engine.model_config import ModelConfig
+from headway.kernels.block_copy import copy_blocks, gather_blocks, scatter_blocks
 from headway.kernels.host_arrays import to_device
+
+INT8 = torch.uint8
+"""The dtype of pools that hold keys and values in 8 bits, each head with a float32 scale behind it."""
+SCALE_BYTES = 4
 
 
 class KVCache:
@@ -29,32 +34,40 @@ class KVCache:
         self.block_count = block_count
         self.block_size = block_size
         layers = range(config.layer_count)
-        self.block_shape = (config.layer_count, 2, config.kv_head_count, block_size, config.head_dim)
+        width = _cell_width(config, dtype)
+        self.block_shape = (config.layer_count, 2, config.kv_head_count, block_size, width)
         """One block of all layers, as it lies in host memory."""
-        shape = (config.layer_count, 2, block_count, config.kv_head_count, block_size, config.head_dim)
+        shape = (config.layer_count, 2, block_count, config.kv_head_count, block_size, width)
         self.pools = zeros(shape, dtype, device)
-        """All of it: ``[layers, 2, blocks, kv_heads, block_size, head_dim]``."""
+        """All of it: ``[layers, 2, blocks, kv_heads, block_size, head_dim]``; of ``INT8`` bytes, the last
+        with the scale's (``kernels/cpu/attention.h`` says where they lie)."""
         self.keys: tuple[Tensor, ...] = tuple(self.pools[layer, 0] for layer in layers)
         self.values: tuple[Tensor, ...] = tuple(self.pools[layer, 1] for layer in layers)
 
     def gather(self, blocks: Sequence[int]) -> Tensor:
         """A copy of whole blocks: ``[len(blocks), *block_shape]``."""
-        chosen = torch.tensor(list(blocks), device=self.pools.device)
-        return self.pools.index_select(2, chosen).permute(2, 0, 1, 3, 4, 5).contiguous()
+        return gather_blocks(self.pools, self._indices(blocks))
 
     def scatter(self, blocks: Tensor, content: Tensor) -> None:
         """Write ``content`` [n, *block_shape] to ``blocks`` [n]."""
-        self.pools.index_copy_(2, blocks, content.permute(1, 2, 0, 3, 4, 5))
+        scatter_blocks(self.pools, blocks, content)
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Copy whole blocks; no block is both source and target."""
-        self.scatter(torch.tensor(list(targets), device=self.pools.device), self.gather(sources))
+        copy_blocks(self.pools, self._indices(sources), self._indices(targets))
+
+    def _indices(self, blocks: Sequence[int]) -> Tensor:
+        return to_device(np.array(blocks, dtype=np.int64), self.pools.device)
 
 
 def block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
     """Bytes of one block over all layers, keys and values."""
-    per_token = 2 * config.layer_count * config.kv_head_count * config.head_dim
+    per_token = 2 * config.layer_count * config.kv_head_count * _cell_width(config, dtype)
     return per_token * block_size * dtype.itemsize
+
+
+def _cell_width(config: ModelConfig, dtype: torch.dtype) -> int:
+    return config.head_dim + (SCALE_BYTES if dtype == INT8 else 0)
 
 
 def block_count_within(

@@ -8,7 +8,7 @@ gives the same values.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -16,6 +16,10 @@ from torch.nn import functional
 
 LAYOUT_ROWS = 32
 """Batch size that oneDNN's layout is chosen for; measured good from 1 to 512 rows."""
+
+
+Product: TypeAlias = Callable[[Tensor], Tensor]
+"""From x [rows, in] to [rows, out]."""
 
 
 class Linear:

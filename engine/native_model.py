@@ -1,4 +1,4 @@
-"""The model on the native CPU kernels, beside ``TorchModel``: bfloat16 activations and KV."""
+"""The model on the native CPU kernels, beside ``TorchModel``: bfloat16 or float32."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from itertools import accumulate
 from torch import Tensor
 
 from headway.engine.answer import Answer
+from headway.engine.drafts import sampling_rows
 from headway.engine.kv_cache import KVCache
 from headway.engine.sampler import Sampler, SamplingRow
 from headway.engine.values import Chunk, Sampled
@@ -23,8 +24,16 @@ def _ends(chunks: Sequence[Chunk]) -> Iterator[int]:
 class NativeModel:
     """Computes new KV, and for each row the most likely token or its logits. Holds no state of requests."""
 
-    def __init__(self, library: ctypes.CDLL, model: CpuModel, cache: KVCache, threads: int) -> None:
-        self._step = CpuStep(library, model, cache.pools, threads=threads)
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        model: CpuModel,
+        cache: KVCache,
+        threads: int,
+        cores: Sequence[int] | None = None,
+    ) -> None:
+        """``cores``: as many as threads; None: threads run anywhere."""
+        self._step = CpuStep(library, model, cache.pools, threads=threads, cores=cores)
         self._cache = cache
 
     def wake(self) -> None:
@@ -59,8 +68,12 @@ class NativeModel:
         rows: Sequence[SamplingRow],
         sampler: Sampler,
     ) -> tuple[Sampled, ...]:
-        """One token per sampling chunk; only rows that do more than take the largest logit need theirs."""
-        last_tokens = [end - 1 for end, chunk in zip(_ends(chunks), chunks, strict=True) if chunk.samples]
+        """One token per sampling row; only rows that do more than take the largest logit need theirs."""
+        last_tokens = [
+            end - row
+            for end, chunk in zip(_ends(chunks), chunks, strict=True)
+            for row in range(sampling_rows(chunk), 0, -1)
+        ]
         order = sorted(range(len(rows)), key=lambda i: rows[i].takes_most_likely)
         kept = sum(not row.takes_most_likely for row in rows)
         most_likely, logits = self.forward(chunks, answers, [last_tokens[i] for i in order], kept)

@@ -38,6 +38,8 @@ class Planner:
         self._step_seconds = 0.0
         self._has_preempted = False
         self._is_ahead = False
+        self.budget = StepBudget(limits, cost, 0.0)
+        """What the last step has left."""
         self.has_moved = False
         """Whether the last step started somebody, let somebody give way, or ended a claim: if it computes
         nothing all the same, the next may."""
@@ -59,7 +61,7 @@ class Planner:
             (decodes if len(request.tokens) - request.computed_tokens == 1 else prefills).append(request)
         if waiting:
             decodes = [request for request in decodes if request not in waiting]
-        budget = StepBudget(self.limits, self._cost, now)
+        self.budget = budget = StepBudget(self.limits, self._cost, now)
         urgent, patient = budget.split(decodes)
         budget.take_decodes(urgent)
         self._memory.expect(prefills, is_ahead=self._is_ahead)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headway.engine.block_table import BlockTable
+from headway.engine.drafting import Drafting
 from headway.engine.host_pool import Parked
 from headway.engine.prefix_cache import HashChain
 from headway.engine.values import Admitted, FinishReason, Objective, RequestKey, RequestSpec
@@ -60,6 +61,8 @@ class Request:
     objective: Objective | None = None
     due_seconds: float | None = None
     """When its next token is due by its objective; None: whenever."""
+    drafting: Drafting | None = None
+    """What is guessed of its next tokens, and how often that was right."""
     skipped_steps: int = 0
     """Steps in a row that left its decode out because it had slack."""
 

@@ -15,6 +15,9 @@ class RunnerThread:
     Its methods belong to one thread, the engine's: each ``start`` is followed by one ``wait``.
     """
 
+    starts_early = False
+    """A plan ahead waits for its predecessor's result: this thread would run it even if that failed."""
+
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._plans: SimpleQueue[StepPlan | None] = SimpleQueue()

@@ -76,6 +76,10 @@ class SafetensorsCheckpoint:
         """The model's shape."""
         return self._config
 
+    def files(self) -> Sequence[Path]:
+        """The configuration and the weights."""
+        return [self._folder / CONFIG_FILE, *sorted({stored.path for stored in self._stored.values()})]
+
     def names(self) -> Sequence[str]:
         """Names of the weights that the model uses."""
         return self._names

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from headway.engine.answer import Answer
-from headway.engine.values import Logprobs, Sampled
+from headway.engine.drafts import drafts_of, sampling_rows
+from headway.engine.token_history import TokenHistory
+from headway.engine.values import Chunk, Logprobs, Sampled
 from headway.kernels.host_arrays import float_list, float_rows, int_list, int_rows, to_device
 from headway.kernels.sampling import (
     PenaltyEntries,
@@ -34,6 +36,14 @@ class SamplingRow:
 
     answer: Answer
     index: int
+    guessed: tuple[int, ...] = ()
+    """Guesses between the last known token and this row: if one is wrong, nobody wants what it chooses."""
+
+    @property
+    def history(self) -> TokenHistory | None:
+        """The tokens that penalties count for this row; None: it has none."""
+        known = self.answer.history
+        return known.followed_by(self.guessed) if known is not None and self.guessed else known
 
     @property
     def takes_most_likely(self) -> bool:
@@ -46,6 +56,15 @@ class SamplingRow:
             and not sampling.logit_bias
             and self.index >= sampling.min_tokens
         )
+
+
+def rows_of(answer: Answer, chunk: Chunk) -> list[SamplingRow]:
+    """The rows of a chunk that samples: behind its last known token, and behind each guess."""
+    index = answer.index_after(chunk)
+    if not chunk.draft_tokens:
+        return [SamplingRow(answer, index)]
+    drafts = drafts_of(chunk)
+    return [SamplingRow(answer, index + place, drafts[:place]) for place in range(sampling_rows(chunk))]
 
 
 class Sampler:
@@ -67,7 +86,9 @@ class Sampler:
         )
 
     def _penalise(self, logits: Tensor, rows: Sequence[SamplingRow]) -> None:
-        penalised = [(i, row.answer, row.answer.history) for i, row in enumerate(rows) if row.answer.history]
+        penalised = [
+            (i, row.answer, history) for i, row in enumerate(rows) if (history := row.history) is not None
+        ]
         if not penalised:
             return
         sizes = [len(history.tokens) for _, _, history in penalised]

@@ -17,6 +17,7 @@ from headway.engine.planner import Planner
 from headway.engine.policy import Policy
 from headway.engine.request import Request, end_by_token
 from headway.engine.roster import Roster
+from headway.engine.speculation import Speculation
 from headway.engine.steps import Steps
 from headway.engine.timeline import Timeline
 from headway.engine.values import (
@@ -34,7 +35,8 @@ from headway.engine.values import (
 class Scheduler:
     """Decides each step. Single-threaded, reads no clock, draws no random number: same calls, same plans.
 
-    ``memory``: a host pool and what copies cost; None: nothing is swapped.
+    ``memory``: a host pool and what copies cost; None: nothing is swapped. ``max_draft_tokens``: most tokens
+    guessed of a request in one step (255 at most); 0: none ever.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Scheduler:
         *,
         cost: CostModel | None = None,
         memory: Memory | None = None,
+        max_draft_tokens: int = 0,
     ) -> None:
         self._limits = limits
         self._policy = policy
@@ -57,7 +60,19 @@ class Scheduler:
         self._planner = Planner(self._roster, policy, self._memory, limits, self._cost)
         self._forecast = Forecast(self._cost, policy, self._memory, limits.max_step_tokens)
         self._flights = Flights(self._cost, self._forecast, policy, self._memory, self.timeline)
-        self._steps = Steps(self._roster, self._planner, self._flights, self._memory, eos_token_ids)
+        self._speculation = (
+            Speculation(self._memory, self._cost, max_draft_tokens=max_draft_tokens)
+            if max_draft_tokens
+            else None
+        )
+        self._steps = Steps(
+            self._roster,
+            self._planner,
+            self._flights,
+            self._memory,
+            eos_token_ids,
+            speculation=self._speculation,
+        )
         self._serial = 0
 
     # -- Requests come, pause and go -------------------------------------------------------------------------
@@ -200,6 +215,7 @@ class Scheduler:
             last_step_seconds=self._flights.last_seconds,
             extra={
                 **self._memory.load(),
+                **({} if self._speculation is None else self._speculation.load()),
                 "step_prediction_error": self._cost.error,
                 "step_predicted_seconds": self._flights.last_predicted_seconds,
                 "discarded_tokens": float(self._steps.discarded_tokens),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from headway.engine.drafts import count_right, drafts_of
 from headway.engine.errors import InvalidTokenError, InvariantError
 from headway.engine.last_step import LastStep
 from headway.engine.values import (
@@ -158,7 +159,7 @@ class ScriptedRunner:
         chunks = self._last.fill(plan.chunks)
         for chunk in chunks:
             self._write(chunk)
-        sampled = tuple(self._sample(chunk) for chunk in chunks if chunk.samples)
+        sampled = tuple(entry for chunk in chunks if chunk.samples for entry in self._sample(chunk))
         self._last.remember(chunks, sampled)
         elapsed_seconds = self._cost(plan)
         if self._sleep is not None:
@@ -211,9 +212,14 @@ class ScriptedRunner:
             block = chunk.block_table[position // self.block_size]
             self._kv[block * self.block_size + position % self.block_size] = position << 32 | token_id
 
-    def _sample(self, chunk: Chunk) -> Sampled:
-        known = self._known[chunk.key]
+    def _sample(self, chunk: Chunk) -> tuple[Sampled, ...]:
+        """The token behind the last known one, and behind each right guess."""
         end = chunk.start + len(chunk.token_ids)
+        rows = [self._sample_behind(chunk, end - row) for row in range(chunk.draft_tokens, -1, -1)]
+        return tuple(rows[: count_right(drafts_of(chunk), rows) + 1])
+
+    def _sample_behind(self, chunk: Chunk, end: int) -> Sampled:
+        known = self._known[chunk.key]
         blocks = chunk.block_table[: -(-end // self.block_size)]
         size = self.block_size
         history = b"".join(self._kv[block * size : (block + 1) * size].tobytes() for block in blocks)

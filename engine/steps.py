@@ -6,14 +6,18 @@ fits and lengthens block tables, but a plan that is thrown away loses nothing. `
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 from headway.engine.deadlines import demoted
 from headway.engine.errors import InvariantError, ResultNeededError
-from headway.engine.flights import Flights
+from headway.engine.flights import Flights, computing_seconds
 from headway.engine.look_ahead import as_if_landed
 from headway.engine.memory import Memory
 from headway.engine.planner import Planner
 from headway.engine.request import Request, end_by_token
 from headway.engine.roster import Roster
+from headway.engine.speculation import NO_DRAFTS, Drafts, Speculation
 from headway.engine.timeline import Happening
 from headway.engine.values import (
     Chunk,
@@ -26,6 +30,9 @@ from headway.engine.values import (
     StepResult,
 )
 
+NO_DRAFT: Final[tuple[int, ...]] = ()
+NOTHING: Final[tuple[Sampled, ...]] = ()
+
 
 class Steps:
     """Makes plans of what the planner grants, and commits their results to the requests."""
@@ -37,12 +44,15 @@ class Steps:
         flights: Flights,
         memory: Memory,
         eos_token_ids: frozenset[int],
+        *,
+        speculation: Speculation | None = None,
     ) -> None:
         self._roster = roster
         self._planner = planner
         self._flights = flights
         self._memory = memory
         self._eos_token_ids = eos_token_ids
+        self._speculation = speculation
         self.planned = 0
         """Number of the last plan."""
         self.now = 0.0
@@ -66,7 +76,10 @@ class Steps:
             self._roster.has_changed = False
             return None
         released = self._roster.releases_after(0) if scheduled or is_waited_for else ()
-        plan = self._plan_of(scheduled, now, released, awaits_copies=is_waited_for)
+        drafts: Drafts = {}
+        if self._speculation is not None and scheduled:
+            drafts = self._speculation.choose(scheduled, self._planner.budget)
+        plan = self._plan_of(scheduled, now, released, awaits_copies=is_waited_for, drafts=drafts)
         return self._memory.with_copies(plan)
 
     def plan_ahead(self, after: StepPlan, now: float) -> StepPlan | None:
@@ -77,7 +90,7 @@ class Steps:
         """
         self._end_overdue(now)
         flight = self._flights.under_way(after.step)
-        if flight is None or not after.chunks:
+        if flight is None or not after.chunks or any(flight.drafts):
             return None
         starts_at = max(now, flight.started_at + (flight.predicted_seconds or self._flights.last_seconds))
         deadline = self._roster.next_deadline
@@ -118,8 +131,6 @@ class Steps:
         if flight is not None:
             self._roster.told(plan.released, flight.releases)
             self.now = now = flight.landed_at
-            size = self._memory.ledger.block_size
-            sampled = {entry.key: entry for entry in result.sampled}
             for request, start, tokens, samples in zip(
                 flight.requests, flight.starts, flight.tokens, flight.samples, strict=True
             ):
@@ -127,11 +138,10 @@ class Steps:
                     self.discarded_tokens += samples
                     continue
                 request.is_announced = True
-                request.computed_tokens = end = start + tokens
-                if end // size > start // size:
-                    self._memory.publish(request)
-                if samples:
-                    emissions.append(self._commit_token(request, sampled.get(request.key), now))
+                entries = flight.sampled.get(request.key) if samples else NOTHING
+                emissions += self._commit(request, start + tokens, entries, now)
+            if self._speculation is not None:
+                self._speculation.learn(flight, computing_seconds(result))
         emissions.extend(self._roster.farewells.values())
         self._roster.farewells.clear()
         return tuple(emissions)
@@ -163,10 +173,11 @@ class Steps:
         released: tuple[RequestKey, ...],
         *,
         awaits_copies: bool,
+        drafts: Drafts = NO_DRAFTS,
     ) -> StepPlan:
         plan = StepPlan(
             step=self.planned,
-            chunks=tuple([self._chunk(request, tokens) for request, tokens in scheduled]),
+            chunks=tuple([self._chunk(request, tokens, drafts) for request, tokens in scheduled]),
             admitted=tuple([request.announcement() for request, _ in scheduled if not request.is_announced]),
             released=released,
             awaits_copies=awaits_copies,
@@ -174,24 +185,47 @@ class Steps:
         self._flights.depart(plan, scheduled, starts_at, self._roster.releases)
         return plan
 
-    def _chunk(self, request: Request, tokens: int) -> Chunk:
+    def _chunk(self, request: Request, tokens: int, drafts: Drafts) -> Chunk:
         if request.table is None:
             raise InvariantError(f"{request.key} is scheduled without a block table")
         known, start = request.tokens, request.computed_tokens
         end = start + tokens
+        samples = end == len(known)
+        token_ids = tuple(known[start:end]) if tokens > 1 else (known[start],)
+        draft = drafts.get(request, NO_DRAFT) if drafts else NO_DRAFT
+        if draft:
+            token_ids, end = token_ids + draft, end + len(draft)
         request.scheduled_step = self.planned
         request.skipped_steps = 0
         return Chunk(
             request.key,
             start,
-            tuple(known[start:end]) if tokens > 1 else (known[start],),
+            token_ids,
             self._memory.ledger.extend(request.table, end, self.planned),
-            end == len(known),
+            samples,
+            len(draft),
         )
 
-    def _commit_token(self, request: Request, sampled: Sampled | None, now: float) -> Emission:
-        if sampled is None:
+    def _commit(
+        self, request: Request, end: int, entries: Sequence[Sampled] | None, now: float
+    ) -> list[Emission]:
+        """Its KV exists up to ``end``, and these tokens came; one of them may end it before the others."""
+        if entries is None:
             raise InvariantError(f"the runner sampled no token for {request.key}")
+        emissions: list[Emission] = []
+        for entry in entries:
+            emissions.append(self._append(request, entry, now))
+            if emissions[-1].finish_reason is not None:
+                break
+        size, start = self._memory.ledger.block_size, request.computed_tokens
+        request.computed_tokens = end = min(end, len(request.tokens) - 1)
+        if end // size > start // size:
+            self._memory.publish(request)
+        if emissions and (reason := emissions[-1].finish_reason) is not None:
+            self.finish(request, reason)
+        return emissions
+
+    def _append(self, request: Request, sampled: Sampled, now: float) -> Emission:
         spec, tokens, token_id = request.spec, request.tokens, sampled.token_id
         index = len(tokens) - len(spec.prompt_token_ids)
         tokens.append(token_id)
@@ -199,8 +233,6 @@ class Steps:
         if index == len(spec.generated_token_ids):
             self._roster.record(request, Happening.PREFILLED, now, self.planned)
         reason = end_by_token(spec, self._eos_token_ids, index, token_id)
-        if reason is not None:
-            self.finish(request, reason)
         return Emission(request.key, index, token_id, sampled.logprobs, reason)
 
     def finish(self, request: Request, reason: FinishReason) -> None:

@@ -37,8 +37,18 @@ class TokenHistory:
     def append(self, answer: Iterable[int]) -> None:
         """Count more tokens of the answer."""
         for token in answer:
-            self._counts[self._slot(token)] += 1
+            slot = self._slot(token)  # first: it may replace the arrays by longer ones
+            self._counts[slot] += 1
             self.known_tokens += 1
+
+    def followed_by(self, answer: Iterable[int]) -> TokenHistory:
+        """Another history: this one, and more tokens of the answer."""
+        longer = TokenHistory((), ())
+        longer.known_tokens = self.known_tokens
+        longer._slots = dict(self._slots)
+        longer._tokens, longer._counts = self._tokens.copy(), self._counts.copy()
+        longer.append(answer)
+        return longer
 
     def _slot(self, token: int) -> int:
         slot = self._slots.setdefault(token, len(self._slots))

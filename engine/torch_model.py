@@ -1,4 +1,4 @@
-"""The Llama family's forward pass over packed inputs: no padding, logits only where they are asked for.
+"""The Llama family's forward pass in torch's operations: no padding, logits only where they are asked for.
 
 One block with switches covers Llama 2/3, SmolLM2, Mistral (sliding window), Qwen2 (q, k, v biases) and Qwen3
 (q/k norm):
@@ -16,17 +16,15 @@ import torch
 from torch import Tensor
 
 from headway.engine.kv_cache import KVCache
-from headway.engine.linear import Linear
+from headway.engine.linear import Product
 from headway.engine.model_config import ModelConfig
 from headway.engine.rope import RotaryTables
-from headway.engine.step_inputs import FusedAttention, StepInputs, TorchAttention
+from headway.engine.step_inputs import StepInputs
 from headway.kernels.gated_activation import Activation, gated_activation
 from headway.kernels.kv_write import kv_write
 from headway.kernels.paged_attention import paged_attention
 from headway.kernels.rms_norm import add_rms_norm, rms_norm
-from headway.kernels.rope_kv_write import HeadNorms, RotaryRows, rope_kv_write
 from headway.kernels.rotary import rotary
-from headway.kernels.varlen_attention import PagedCache, varlen_attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +32,13 @@ class DecoderLayer:
     """Weights of one block; q, k, v and gate, up are fused along their outputs."""
 
     attention_norm: Tensor
-    qkv: Linear
+    qkv: Product
     query_norm: Tensor | None
     key_norm: Tensor | None
-    output: Linear
+    output: Product
     mlp_norm: Tensor
-    gate_up: Linear
-    down: Linear
+    gate_up: Product
+    down: Product
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ class ModelWeights:
     embedding: Tensor
     layers: tuple[DecoderLayer, ...]
     final_norm: Tensor
-    head: Linear
+    head: Product
 
 
 Mixing: TypeAlias = Callable[[DecoderLayer, Tensor, tuple[Tensor, Tensor]], Tensor]
@@ -70,11 +68,7 @@ class TorchModel:
     def forward(self, inputs: StepInputs, cache: KVCache) -> Tensor:
         """Write the KV of all tokens; return logits [len(logit_rows), vocab] in float32."""
         eps, layers = self._config.norm_eps, self._weights.layers
-        mix = (
-            self._torch_mixing(inputs, inputs.attention)
-            if isinstance(inputs.attention, TorchAttention)
-            else self._fused_mixing(inputs, inputs.attention)
-        )
+        mix = self._mixing(inputs)
         residual = self._weights.embedding.index_select(0, inputs.token_ids)
         x = rms_norm(residual, layers[0].attention_norm, eps)
         for index, layer in enumerate(layers):
@@ -93,8 +87,9 @@ class TorchModel:
         count = self._config.query_head_count + 2 * self._config.kv_head_count
         return layer.qkv(x).view(x.shape[0], count, self._config.head_dim)
 
-    def _torch_mixing(self, inputs: StepInputs, attention: TorchAttention) -> Mixing:
+    def _mixing(self, inputs: StepInputs) -> Mixing:
         """Norm, rotation, KV write and attention as one operation of torch after another."""
+        attention = inputs.attention
         cos = self._tables.cos.index_select(0, inputs.positions).unsqueeze(1)
         signed_sin = self._tables.signed_sin.index_select(0, inputs.positions).unsqueeze(1)
         queries, keys = self._config.query_head_count, self._config.kv_head_count
@@ -112,21 +107,6 @@ class TorchModel:
             return paged_attention(
                 rotated[:, :queries], key_pool, value_pool, attention.plan, scale=self._scale
             )
-
-        return mix
-
-    def _fused_mixing(self, inputs: StepInputs, attention: FusedAttention) -> Mixing:
-        """The same in two or three launches on a GPU."""
-        rows = RotaryRows(self._tables.cos, self._tables.signed_sin, inputs.positions)
-
-        def mix(layer: DecoderLayer, heads: Tensor, pools: tuple[Tensor, Tensor]) -> Tensor:
-            norms = None
-            if layer.query_norm is not None and layer.key_norm is not None:
-                norms = HeadNorms(layer.query_norm, layer.key_norm, self._config.norm_eps)
-            cache = PagedCache(*pools)
-            query = rope_kv_write(heads, rows, cache, attention.slots, norms)
-            window = self._config.sliding_window
-            return varlen_attention(query, cache, attention.batch, scale=self._scale, sliding_window=window)
 
         return mix
 

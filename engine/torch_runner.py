@@ -5,26 +5,32 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headway.engine.answer import Answer
+from headway.engine.answer import Answer, keep_right
 from headway.engine.checkpoint import Checkpoint
+from headway.engine.chunk_checks import check_chunk
 from headway.engine.compute_dtype import compute_dtype
 from headway.engine.copy_bus import CudaBus
-from headway.engine.cpu_kernels import CpuSettings, choose_computation
-from headway.engine.errors import InvariantError, ModelError
+from headway.engine.cpu_kernels import CpuSettings, choose_computation, choose_kv_dtype
+from headway.engine.deterministic import RowByRowSampler, check_deterministic, mark_of
+from headway.engine.drafts import has_drafts
 from headway.engine.host_cache import HostCache
 from headway.engine.kv_cache import KVCache, block_bytes, block_count_within
 from headway.engine.last_step import LastStep
+from headway.engine.memory_check import check_memory
 from headway.engine.model_config import ModelConfig
+from headway.engine.native_loading import load_native_model, settle, window_bytes
 from headway.engine.native_model import NativeModel
-from headway.engine.native_weights import kinds_of, load_native_weights, native_weight_bytes
+from headway.engine.native_weights import native_weight_bytes
+from headway.engine.quantization_check import WINDOW
 from headway.engine.rope import rotary_tables
-from headway.engine.sampler import Sampler, SamplingRow
+from headway.engine.sampler import Sampler, SamplingRow, rows_of
 from headway.engine.step_inputs import StepInputs, pack
 from headway.engine.torch_model import TorchModel
 from headway.engine.torch_weights import load_weights, weight_bytes
@@ -58,9 +64,13 @@ class TorchRunner:
         clock: Callable[[], float],
         host_slots: int = 0,
         kernels: str = "torch",
+        is_deterministic: bool = False,
+        weights: str = "in memory",
     ) -> None:
         self.kernels = kernels
         """What computes, in words: for the log."""
+        self.weights = weights
+        """Why the weights have their form, and where they are, in words: for the log."""
         self._model = model
         self._cache = cache
         bus = CudaBus(device) if device.type == "cuda" and host_slots else None
@@ -69,7 +79,8 @@ class TorchRunner:
         self._clock = clock
         self._vocab_size = config.vocab_size
         self._eos_token_ids = config.eos_token_ids
-        self._sampler = Sampler(config.vocab_size, config.eos_token_ids)
+        make_sampler = RowByRowSampler if is_deterministic else Sampler
+        self._sampler = make_sampler(config.vocab_size, config.eos_token_ids)
         self._answers: dict[str, Answer] = {}
         self._last = LastStep()
         self._shape = AttentionShape(
@@ -96,6 +107,7 @@ class TorchRunner:
         max_model_len: int | None = None,
         available_bytes: int | None = None,
         cpu: CpuSettings = TORCH_ONLY,
+        is_deterministic: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> TorchRunner:
         """Load, lay out and warm up a model.
@@ -103,35 +115,53 @@ class TorchRunner:
         ``host_cache_bytes``: host memory for swapped requests; 0: never swap. ``max_model_len`` lowers the
         model's own limit. ``available_bytes``: memory that may be taken on the
         device; None: do not check. ``threads``: torch's for this process; None: as they are. ``cpu``: native
-        kernels and their weights, for bfloat16 on a CPU. Raises ModelError, saying what to change.
+        kernels and their weights, on a CPU. ``is_deterministic``: nobody's company changes a bit of an answer
+        (``deterministic``). Raises ModelError, saying what to change.
         """
         if threads is not None:
             torch.set_num_threads(threads)
         config, place = checkpoint.config, torch.device(device)
         number = compute_dtype(dtype, place, torch.cpu.get_capabilities())
-        blocks = block_count_within(
-            config, kv_cache_bytes=kv_cache_bytes, block_size=block_size, dtype=number
-        )
         chosen = choose_computation(cpu, config, dtype=number, device=place, block_size=block_size)
+        kv = choose_kv_dtype(cpu, chosen, config, dtype=number, block_size=block_size)
+        blocks = block_count_within(config, kv_cache_bytes=kv_cache_bytes, block_size=block_size, dtype=kv)
+        if is_deterministic:
+            check_deterministic(chosen, place)
+        cpu, reason = settle(
+            cpu,
+            chosen,
+            checkpoint,
+            number,
+            lambda form: cls.load(
+                checkpoint,
+                kv_cache_bytes=window_bytes(config, block_size, number),
+                dtype="bfloat16",
+                block_size=block_size,
+                max_model_len=WINDOW,
+                available_bytes=available_bytes,
+                cpu=replace(cpu, quantization=form, keeps_weights=False),
+            ),
+        )
         weight_size = (
             weight_bytes(config, number)
             if chosen.library is None
-            else native_weight_bytes(config, cpu.quantization)
+            else native_weight_bytes(config, cpu.quantization, number)
         )
-        kv_bytes = blocks * block_bytes(config, block_size, number)
-        _check_memory(weight_size, number, kv_bytes, available_bytes)
+        kv_bytes = blocks * block_bytes(config, block_size, kv)
+        check_memory(weight_size, number, kv_bytes, available_bytes)
         limit = min(config.max_position, max_model_len or config.max_position, blocks * block_size)
         with torch.inference_mode():
-            cache = KVCache(config, block_count=blocks, block_size=block_size, dtype=number, device=place)
+            cache = KVCache(config, block_count=blocks, block_size=block_size, dtype=kv, device=place)
             model: TorchModel | NativeModel
             if chosen.library is None:
                 tables = rotary_tables(config.rope, config.head_dim, limit, number, place)
                 model = TorchModel(config, load_weights(checkpoint, number, place), tables)
-                kernels = f"torch ({chosen.reason})"
+                kernels, weights = f"torch ({chosen.reason})", "in memory"
             else:
-                weights = load_native_weights(chosen.library, checkpoint, limit, cpu.quantization)
-                model = NativeModel(chosen.library, weights, cache, torch.get_num_threads())
-                kernels = f"native ({kinds_of(weights)})"
+                loaded = load_native_model(
+                    chosen.library, checkpoint, cache, cpu, positions=limit, dtype=number, reason=reason
+                )
+                model, kernels, weights = loaded.model, loaded.kernels, loaded.weights
         runner = cls(
             config,
             model,
@@ -140,10 +170,14 @@ class TorchRunner:
             device=place,
             max_model_len=limit,
             clock=clock,
-            host_slots=host_cache_bytes // block_bytes(config, block_size, number),
+            host_slots=host_cache_bytes // block_bytes(config, block_size, kv),
             kernels=kernels,
+            is_deterministic=is_deterministic,
+            weights=weights,
         )
         warm_up(runner)
+        if is_deterministic:
+            runner.kernels += f", deterministic {mark_of(runner)}"
         return runner
 
     @property
@@ -164,7 +198,7 @@ class TorchRunner:
     @property
     def block_bytes(self) -> int:
         """Bytes of one KV block over all layers, keys and values."""
-        return math.prod(self._cache.block_shape) * self._shape.dtype.itemsize
+        return math.prod(self._cache.block_shape) * self._cache.pools.dtype.itemsize
 
     @property
     def max_model_len(self) -> int:
@@ -198,11 +232,13 @@ class TorchRunner:
         self._host.move(plan)
         for answer, chunk in zip(answers, chunks, strict=True):
             answer.learn(chunk)
-        rows = [SamplingRow(a, a.index_after(c)) for a, c in zip(answers, chunks, strict=True) if c.samples]
+        rows = [r for a, c in zip(answers, chunks, strict=True) if c.samples for r in rows_of(a, c)]
         sampled: tuple[Sampled, ...] = ()
         times: ComputeTimes | None = None
         if chunks:
             sampled, times = self._choose(chunks, answers, rows)
+            if has_drafts(chunks):
+                sampled = keep_right(chunks, answers, sampled)
         self._last.remember(chunks, sampled)
         copied_step = self._host.copied_step(plan.step, wait=not chunks)
         elapsed = self._clock() - started
@@ -242,14 +278,11 @@ class TorchRunner:
 
     def _answer(self, chunk: Chunk) -> Answer:
         answer = self._answers.get(chunk.key.request_id)
-        if answer is None or answer.key != chunk.key:
-            raise InvariantError(f"{chunk.key} runs in a plan, but was never admitted or is released")
-        end = chunk.start + len(chunk.token_ids)
-        if not chunk.token_ids or end > self._max_model_len or end > len(chunk.block_table) * self.block_size:
-            raise InvariantError(
-                f"{chunk.key}: a chunk of {len(chunk.token_ids)} tokens ends at {end}; it must hold a token, "
-                f"end within {self._max_model_len} and within its {len(chunk.block_table)} blocks"
-            )
+        is_announced = answer is not None and answer.key == chunk.key
+        check_chunk(
+            chunk, is_announced=is_announced, max_model_len=self._max_model_len, block_size=self.block_size
+        )
+        assert answer is not None
         return answer
 
     def _pack(
@@ -259,24 +292,3 @@ class TorchRunner:
             answer.table(chunk.block_table) for answer, chunk in zip(answers, chunks, strict=True)
         ]
         return pack(chunks, tables, self._shape, all_logits=all_logits)
-
-
-def _check_memory(weights: int, dtype: torch.dtype, kv_bytes: int, available_bytes: int | None) -> None:
-    """ModelError when weights and KV cannot fit."""
-    if available_bytes is None:
-        return
-    if weights + kv_bytes > available_bytes:
-        smaller = " or choose bfloat16 (--dtype bfloat16)" if dtype == torch.float32 else ""
-        raise ModelError(
-            f"not enough memory: weights take {_gib(weights)} in {str(dtype).removeprefix('torch.')} and "
-            f"the KV cache {_gib(kv_bytes)}, but {_gib(available_bytes)} are free; "
-            + (
-                f"lower the KV cache to {_gib(available_bytes - weights)} or less{smaller}"
-                if weights < available_bytes
-                else f"use a smaller model{smaller}, or free memory"
-            )
-        )
-
-
-def _gib(count: int) -> str:
-    return f"{count / 2**30:.2f} GiB"

@@ -114,6 +114,10 @@ class Chunk(NamedTuple):
     Slot of position p: block ``block_table[p // block_size]``, offset ``p % block_size``. The table holds at
     least the blocks up to the chunk's end; the tuple object is replaced only when it grows, so ``is`` tells a
     change. ``samples``: the chunk reaches the last known token, so its logits choose the next one.
+
+    The last ``draft_tokens`` of ``token_ids`` are guesses behind the last known token. A guess is right if it
+    is the token that would be chosen in its place without it; the runner samples behind the last known token
+    and behind each right guess, up to the first wrong one. KV of wrong guesses is left to be overwritten.
     """
 
     key: RequestKey
@@ -121,6 +125,7 @@ class Chunk(NamedTuple):
     token_ids: tuple[int, ...]
     block_table: tuple[int, ...]
     samples: bool
+    draft_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +169,7 @@ class StepPlan:
 
     @property
     def new_tokens(self) -> int:
-        """Tokens whose KV this step computes."""
+        """Tokens whose KV this step computes, guesses included."""
         return sum(len(chunk.token_ids) for chunk in self.chunks)
 
 
@@ -215,10 +220,11 @@ class ComputeTimes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What the runner did: one entry per sampling chunk, in the plan's order."""
+    """What the runner did."""
 
     step: int
     sampled: tuple[Sampled, ...]
+    """One entry per sampling chunk and right guess in it, in the plan's order."""
     elapsed_seconds: float
     copied_step: int | None = None
     """Swaps of plans up to this step are complete; None: this step's too."""

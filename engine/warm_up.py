@@ -1,6 +1,8 @@
-"""The first steps of a loaded model, before anyone waits: they build oneDNN's code and touch the weights."""
+"""The first steps of a loaded model, before anyone waits: they compile, record, and touch the weights."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from headway.engine.interfaces import Runner
 from headway.engine.values import Admitted, Chunk, RequestKey, Sampling, StepPlan
@@ -9,12 +11,13 @@ DECODE_ROWS = (1, 2, 4, 8)
 """oneDNN generates code per row count; these are what a quiet service meets first."""
 
 
-def warm_up(runner: Runner) -> None:
-    """One prefill and a few decode steps through ``execute``; no request stays behind."""
+def warm_up(runner: Runner, *, decode_rows: Sequence[int] = DECODE_ROWS, times: int = 1) -> None:
+    """One prefill and decode steps, ``times`` of each, through ``execute``; no request stays behind."""
     prompt = min(16, runner.block_size, runner.max_model_len)
     _step(runner, [(0,) * prompt])
-    for rows in DECODE_ROWS:
-        _step(runner, [(0,)] * rows)
+    for rows in decode_rows:
+        for _ in range(times):
+            _step(runner, [(0,)] * rows)
 
 
 def _step(runner: Runner, chunks: list[tuple[int, ...]]) -> None:

@@ -2,6 +2,7 @@
 
     out[r, n] = epilogue(Σ_k x̂[r, k] · w[n, k] + bias[n])
     BF16          x̂ = bfloat16(x)
+    F32           x̂ = x
     INT8          x̂ = d[r] · q[r, k],       d = max_k |x[r, k]| / 127,  q = round(x / d)
     Q8_0, Q4_*    x̂ = d[r, g] · q[r, k],    the same per group g of 32
 
@@ -84,6 +85,23 @@ class PackedWeight:
         self.bias = None if bias is None else bias.float().contiguous()
         self._pack(library, rows)
 
+    @classmethod
+    def packed_before(
+        cls,
+        kind: WeightKind,
+        outputs: int,
+        inputs: int,
+        *,
+        is_paired: bool,
+        buffer: Tensor,
+        bias: Tensor | None,
+    ) -> PackedWeight:
+        """One with the ``buffer`` and ``bias`` of an earlier one, wherever they lie now."""
+        weight = cls.__new__(cls)
+        weight.kind, weight.outputs, weight.inputs = kind, outputs, inputs
+        weight.is_paired, weight.buffer, weight.bias = is_paired, buffer, bias
+        return weight
+
     def _pack(self, library: ctypes.CDLL, rows: Sequence[WeightRows]) -> None:
         pack, begin = _function(library, "headway_pack_rows", None), 0
         for part in rows:
@@ -153,6 +171,8 @@ def rounded_reference(x: Tensor, kind: WeightKind) -> Tensor:
     """x̂ of the formula, in float64: what the kernels' activations stand for."""
     if kind is WeightKind.BF16:
         return x.to(torch.bfloat16).double()
+    if kind is WeightKind.F32:
+        return x.double()
     groups = x.float() if kind is WeightKind.INT8 else x.float().reshape(len(x), -1, 32)
     largest = groups.abs().amax(dim=-1, keepdim=True)
     # Tensor by tensor: `127 / largest` would multiply by a reciprocal, which rounds differently.

@@ -1,7 +1,8 @@
 """The CPU's whole step as one native call (``cpu/step.h``): all layers, on threads of the library's own.
 
 Keys and values lie in the blocks of the ordinary pools, each (block, head) tile of block_size · head_dim
-values in an order of its own (``cpu/attention.h``); whoever copies whole blocks need not know it.
+values (of 8 bits, then their scales) in an order of its own (``cpu/attention.h``); whoever copies whole
+blocks need not know it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from torch import Tensor
 from headway.kernels.cpu_gemm import Epilogue, PackedWeight, WeightRecord
 
 Int32s = NDArray[np.int32]
+
+_KV_ELEMENTS = {torch.float32: 0, torch.bfloat16: 1, torch.uint8: 2}
+"""``HeadwayElement`` of keys and values; uint8: 8-bit values and their scales."""
 
 
 class _LayerRecord(ctypes.Structure):
@@ -41,6 +45,7 @@ class _ModelRecord(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("query_heads", "kv_heads", "head_dim", "block_size")),
         ("window", ctypes.c_int32),
         ("activation", ctypes.c_int32),
+        ("kv_element", ctypes.c_int32),
         ("norm_eps", ctypes.c_float),
         ("scale", ctypes.c_float),
         ("layer", ctypes.POINTER(_LayerRecord)),
@@ -116,7 +121,8 @@ class CpuStep:
         threads: int,
         cores: Sequence[int] | None = None,
     ) -> None:
-        """``pools``: bfloat16 [layers, 2, blocks, kv_heads, block_size, head_dim], the last two even.
+        """``pools``: [layers, 2, blocks, kv_heads, block_size, head_dim]; bfloat16, the last two even, or
+        float32; or uint8, the last two multiples of 16 and the last one 4 longer, for scales.
 
         ``cores``: where the threads stay, one for each; None: wherever the system puts them.
         """
@@ -220,6 +226,7 @@ def _model(model: CpuModel, layers: ctypes.Array[_LayerRecord], pools: Tensor) -
         block_size=pools.shape[4],
         window=model.sliding_window or 0,
         activation=int(model.activation),
+        kv_element=_KV_ELEMENTS[pools.dtype],
         norm_eps=model.norm_eps,
         scale=model.head_dim**-0.5,
         layer=layers,

@@ -14,6 +14,10 @@ def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
     """The array as a tensor; on the CPU it shares memory."""
     # torch's stub leaves the parameter's type open.
     shared = cast(Any, torch).from_numpy(array)
+    if device.type == "cuda":
+        # From pinned memory the copy takes its place in the stream, and the host need not wait for it; torch
+        # keeps the memory until then.
+        return cast(Tensor, shared.pin_memory().to(device, non_blocking=True))
     return cast(Tensor, shared.to(device))
 
 
@@ -45,3 +49,8 @@ def as_float32(tensor: Tensor) -> NDArray[np.float32]:
 def as_float64(tensor: Tensor) -> NDArray[np.float64]:
     """A float64 tensor as an array."""
     return cast("NDArray[np.float64]", cast(Any, tensor.cpu()).numpy())
+
+
+def as_array(tensor: Tensor) -> NDArray[Any]:
+    """A tensor on the CPU as an array that shares its memory."""
+    return cast("NDArray[Any]", cast(Any, tensor).numpy())

@@ -21,7 +21,12 @@ from typing import Final
 
 SOURCES: Final = Path(__file__).resolve().parent / "cpu"
 COMPILERS: Final = ("g++", "clang++", "c++")
-FLAGS: Final = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-pthread", "-fno-math-errno")
+FLAGS: Final = (
+    *("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-pthread", "-fno-math-errno"),
+    "-ffp-contract=off",
+)
+"""No contraction: whether a product and a sum become one rounding must not depend on the compiler's choice in
+each copy of a loop, or a row's bits would depend on the size of its batch."""
 FEATURES: Final = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16")
 """What the code is written in, as /proc/cpuinfo names them: Zen 4 and later, Cooper Lake, Sapphire Rapids and
 later."""

@@ -4,10 +4,13 @@ A *tile* is up to ``rows`` query rows of one sequence and one KV head (tokens ×
 its keys are cut at multiples of ``split`` positions into *items*, one program each. Tiles of several items
 leave partial sums in *slots*, which a second launch merges: a *merge* is one such tile.
 
-    item   = (sequence, query_start, query_count, first_position, key_start, key_end, slot or -1)
+    item   = (first line, query_start, query_count, first_position, key_start, key_end, slot or -1)
     merge  = (query_start, query_count, first slot, slots)
 
-Items are ordered longest first, so that the last to finish are short (Flash-Decoding; FlashInfer's plan).
+Block tables lie one after another in *lines* of 16 blocks, each sequence's from a line of its own on: what
+is uploaded is as long as the contexts are. Items are ordered longest first, so that the last to finish are
+short (Flash-Decoding; FlashInfer's plan). A captured graph is padded with items and merges that do nothing:
+zeros, with the slot -1.
 """
 
 from __future__ import annotations
@@ -48,8 +51,8 @@ DECODE_STAGE_BYTES = 32 << 10
 PREFILL_STAGE_BYTES = {"A100": 16 << 10, "H100": 32 << 10, "B200": 32 << 10, "MI300X": 16 << 10}
 """The same for tiles with many rows: what compiles without spilling registers."""
 
-TABLE_BLOCKS = 16
-"""Widths of tables are multiples of this: an integer argument that sometimes is would be compiled twice."""
+LINE_BLOCKS = 16
+"""Blocks of one line of the tables; as their stride it is a multiple of 16, which Triton compiles for."""
 
 ALIGNED = 4
 """int32 values in 16 bytes: parts of the upload start at multiples, or Triton would compile each twice."""
@@ -78,16 +81,49 @@ class VarlenBatch:
     merges: Tensor
     """[merges, 4]"""
     tables: Tensor
-    """[sequences, blocks]: block of each ``block_size`` positions."""
+    """[lines, 16]: block of each ``block_size`` positions."""
     slots: int
     merge_tokens: int
     """Most tokens of a merge."""
     tile: AttentionTile
 
 
+@dataclass(frozen=True, slots=True)
+class VarlenPlan:
+    """The same on the host."""
+
+    items: NDArray[np.int64]
+    merges: NDArray[np.int64]
+    tables: NDArray[np.int64]
+    tile: AttentionTile
+
+    @property
+    def slots(self) -> int:
+        """Partial sums that the merges read."""
+        return int(self.merges[:, 3].sum())
+
+
 def plan_varlen(
     sequences: Sequence[PagedSequence], shape: AttentionShape, chip: Chip, *, deterministic: bool = False
 ) -> VarlenBatch:
+    """``cut_varlen`` on the device."""
+    plan = cut_varlen(sequences, shape, chip, deterministic=deterministic)
+    parts = [_padded(part) for part in (plan.items, plan.merges, plan.tables)]
+    first, second = len(parts[0]), len(parts[0]) + len(parts[1])
+    uploaded = to_device(np.concatenate(parts), shape.device)  # one copy for all
+    return VarlenBatch(
+        items=uploaded[: plan.items.size].view(-1, ITEM_FIELDS),
+        merges=uploaded[first : first + plan.merges.size].view(-1, MERGE_FIELDS),
+        tables=uploaded[second : second + plan.tables.size].view(plan.tables.shape),
+        slots=plan.slots,
+        merge_tokens=int(plan.merges[:, 1].max(initial=0)),
+        tile=plan.tile,
+    )
+
+
+def cut_varlen(
+    sequences: Sequence[PagedSequence], shape: AttentionShape, chip: Chip, *, deterministic: bool = False
+) -> VarlenPlan:
     """Cut the batch into items; ``deterministic``: so that a token's sums never depend on the batch."""
     queries = np.array([(s.query_start, s.query_len, s.context_len) for s in sequences], dtype=np.int64)
     longest = int(queries[:, 1].max(initial=0))
@@ -95,18 +131,9 @@ def plan_varlen(
     tiles = _tiles(queries, shape, tile)
     split = FIXED_SPLIT if deterministic else _split(tiles, shape, chip)
     items, merges = _items(tiles, split)
-    tables = _tables(sequences)
-    parts = [_padded(part) for part in (items, merges, tables)]
-    first, second = len(parts[0]), len(parts[0]) + len(parts[1])
-    uploaded = to_device(np.concatenate(parts), shape.device)  # one copy for all
-    return VarlenBatch(
-        items=uploaded[: items.size].view(-1, ITEM_FIELDS),
-        merges=uploaded[first : first + merges.size].view(-1, MERGE_FIELDS),
-        tables=uploaded[second : second + tables.size].view(tables.shape),
-        slots=int(merges[:, 3].sum()),
-        merge_tokens=int(merges[:, 1].max(initial=0)),
-        tile=tile,
-    )
+    first_lines, tables = _tables(sequences)
+    items[:, 0] = first_lines[items[:, 0]]
+    return VarlenPlan(items, merges, tables, tile)
 
 
 def attention_tile(
@@ -196,12 +223,15 @@ def _expand(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.in
     return owner, np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]
 
 
-def _tables(sequences: Sequence[PagedSequence]) -> NDArray[np.int64]:
-    blocks = max((len(s.table) for s in sequences), default=0)
-    tables = np.zeros((len(sequences), -(-blocks // TABLE_BLOCKS) * TABLE_BLOCKS), dtype=np.int64)
-    for row, sequence in enumerate(sequences):
-        tables[row, : len(sequence.table)] = sequence.table
-    return tables
+def _tables(sequences: Sequence[PagedSequence]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(each sequence's first line, all lines [lines, 16])"""
+    lines = np.array([-(-len(s.table) // LINE_BLOCKS) for s in sequences], dtype=np.int64)
+    first_lines = np.cumsum(lines) - lines
+    tables = np.zeros((int(lines.sum()), LINE_BLOCKS), dtype=np.int64)
+    blocks = tables.reshape(-1)
+    for first, sequence in zip(first_lines * LINE_BLOCKS, sequences, strict=True):
+        blocks[first : first + len(sequence.table)] = sequence.table
+    return first_lines, tables
 
 
 def _padded(part: NDArray[np.int64]) -> NDArray[np.int32]:

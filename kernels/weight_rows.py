@@ -1,12 +1,12 @@
-"""Rows of a weight as the CPU kernels take them: bfloat16, int8, or blocks of 32 as GGUF files hold them.
+"""Rows of a weight as the CPU kernels take them: plain, int8, or blocks of 32 as GGUF files hold them.
 
     INT8        w[n, k] ≈ d[n] · q[n, k]                   d = max_k |w[n, k]| / 127,  q in −127 … 127
     Q8_0        w[n, k] ≈ d[n, g] · q[n, k]                g = k // 32, d in float16, the same rule per block
     Q4_0, Q4_1  as the file has them: d · (q − 8), d · q + m; read without loss, never made here
 
-Bytes per weight: BF16 2, Q8_0 1.0625, INT8 1, Q4_1 0.625, Q4_0 0.5625. Perplexity of SmolLM2-135M (its Q4_1
-file, 2,048 tokens) against float32, activations rounded as the kernels do (``cpu_gemm``): the file's own
-blocks +0.5 %, INT8 +5.3 %, of which 3.2 come from having one activation scale per row.
+Bytes per weight: F32 4, BF16 2, Q8_0 1.0625, INT8 1, Q4_1 0.625, Q4_0 0.5625. Perplexity of SmolLM2-135M
+(its Q4_1 file, 2,048 tokens) against float32, activations rounded as the kernels do (``cpu_gemm``): the
+file's own blocks +0.5 %, INT8 +5.3 %, of which 3.2 come from having one activation scale per row.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class WeightKind(IntEnum):
     Q4_0 = 2
     Q4_1 = 3
     Q8_0 = 4
+    F32 = 5
 
 
 BLOCK_BYTES: Final = {WeightKind.Q4_0: 18, WeightKind.Q4_1: 20, WeightKind.Q8_0: 34}
@@ -42,7 +43,7 @@ class WeightRows:
     kind: WeightKind
     inputs: int
     values: Tensor
-    """[outputs, inputs] bfloat16 or int8, or [outputs, bytes of the row's blocks] uint8; contiguous."""
+    """[outputs, inputs] of the kind's numbers, or [outputs, bytes of the row's blocks] uint8; contiguous."""
     scales: Tensor | None = None
     """[outputs] float32, for INT8."""
 
@@ -55,6 +56,11 @@ class WeightRows:
 def bf16_rows(weight: Tensor) -> WeightRows:
     """Round [outputs, inputs] to bfloat16."""
     return WeightRows(WeightKind.BF16, weight.shape[1], weight.to(torch.bfloat16).contiguous())
+
+
+def f32_rows(weight: Tensor) -> WeightRows:
+    """[outputs, inputs] as float32."""
+    return WeightRows(WeightKind.F32, weight.shape[1], weight.float().contiguous())
 
 
 def int8_rows(weight: Tensor) -> WeightRows:
@@ -80,7 +86,7 @@ def gguf_rows(blocks: Tensor, kind: WeightKind) -> WeightRows:
 
 def dequantized(rows: WeightRows) -> Tensor:
     """The weights that the rows stand for, float32 [outputs, inputs]."""
-    if rows.kind is WeightKind.BF16:
+    if rows.kind in {WeightKind.BF16, WeightKind.F32}:
         return rows.values.float()
     if rows.kind is WeightKind.INT8:
         return rows.values.float() * cast(Tensor, rows.scales).unsqueeze(1)

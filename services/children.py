@@ -24,10 +24,14 @@ def worker_command(settings: UpSettings, worker_id: str, index: int) -> list[str
         ("--dtype", settings.dtype),
         ("--cpu-kernels", settings.cpu_kernels),
         ("--quantization", settings.quantization),
+        ("--kv-cache-dtype", settings.kv_cache_dtype),
+        ("--tensor-parallel", settings.tensor_parallel),
         ("--worker-id", worker_id),
         ("--kv-cache", settings.kv_cache_bytes),
         ("--max-sequences", settings.max_sequences),
         ("--max-batch-tokens", settings.max_batch_tokens),
+        ("--speculation", settings.speculation),
+        ("--draft-tokens", settings.draft_tokens),
         ("--threads", settings.threads),
         ("--policy", settings.policy),
         ("--drain-seconds", settings.drain_seconds),
@@ -36,7 +40,11 @@ def worker_command(settings: UpSettings, worker_id: str, index: int) -> list[str
         ("--log-level", settings.log_level),
     ]
     look_ahead = "--look-ahead" if settings.looks_ahead else "--no-look-ahead"
-    return headway_command("worker", look_ahead, *_arguments(options))
+    keep = "--keep-weights" if settings.keeps_weights else "--no-keep-weights"
+    pin = "--pin-threads" if settings.pins_threads else "--no-pin-threads"
+    deterministic = "--deterministic" if settings.is_deterministic else "--no-deterministic"
+    graphs = "--cuda-graphs" if settings.has_cuda_graphs else "--no-cuda-graphs"
+    return headway_command("worker", look_ahead, keep, pin, deterministic, graphs, *_arguments(options))
 
 
 def gateway_command(settings: UpSettings, listen_fd: int) -> list[str]:

@@ -14,7 +14,15 @@ from typing import Annotated, Literal, TypeVar
 import typer
 
 from headway.services.errors import ServiceError, UsageError
-from headway.services.settings import CpuKernels, DType, LogFormat, PolicyName, Quantization
+from headway.services.settings import (
+    CpuKernels,
+    DType,
+    KvCacheDType,
+    LogFormat,
+    PolicyName,
+    Quantization,
+    Speculation,
+)
 from headway.services.tenant_weights import parse_weights
 from headway.services.units import parse_duration, parse_size
 
@@ -102,7 +110,7 @@ CpuKernelsOption = Annotated[
     typer.Option(
         "--cpu-kernels",
         envvar="HEADWAY_CPU_KERNELS",
-        help="bfloat16 on a CPU: native code compiled at first use, or torch; auto: native where it can run.",
+        help="On a CPU: native code compiled at first use, or torch; auto: native where it can run.",
     ),
 ]
 QuantizationOption = Annotated[
@@ -110,7 +118,49 @@ QuantizationOption = Annotated[
     typer.Option(
         "--quantization",
         envvar="HEADWAY_QUANTIZATION",
-        help="Weights of the native CPU kernels; none: bfloat16; auto: the file's own 4 bits, else int8.",
+        help="Of the weights; auto: the fastest within 1% of bfloat16, on a GPU none; q4: CPU, fp8: GPU.",
+    ),
+]
+KvCacheDTypeOption = Annotated[
+    KvCacheDType,
+    typer.Option(
+        "--kv-cache-dtype",
+        envvar="HEADWAY_KV_CACHE_DTYPE",
+        help="Keys and values of the native CPU kernels; int8: nearly twice the tokens; auto: bf16.",
+    ),
+]
+TensorParallel = Annotated[
+    int,
+    typer.Option(
+        "--tensor-parallel",
+        min=1,
+        max=64,
+        envvar="HEADWAY_TENSOR_PARALLEL",
+        help="GPUs that compute each worker's model together; it must divide its heads.",
+    ),
+]
+CudaGraphsOption = Annotated[
+    bool,
+    typer.Option(
+        "--cuda-graphs/--no-cuda-graphs",
+        envvar="HEADWAY_CUDA_GRAPHS",
+        help="On a GPU: record the shapes of steps that keep coming, and replay them.",
+    ),
+]
+KeepWeights = Annotated[
+    bool,
+    typer.Option(
+        "--keep-weights/--no-keep-weights",
+        envvar="HEADWAY_KEEP_WEIGHTS",
+        help="Keep packed weights in the cache folder: the next start is faster, and workers share them.",
+    ),
+]
+PinThreads = Annotated[
+    bool,
+    typer.Option(
+        "--pin-threads/--no-pin-threads",
+        envvar="HEADWAY_PIN_THREADS",
+        help="Native CPU kernels: each computing thread on a core of its own.",
     ),
 ]
 CacheDirectory = Annotated[
@@ -119,7 +169,7 @@ CacheDirectory = Annotated[
         "--cache-dir",
         envvar="HEADWAY_CACHE_DIR",
         metavar="FOLDER",
-        help="Where compiled kernels are kept; default: headway in the user's cache folder.",
+        help="For compiled kernels and packed weights; default: headway in the user's cache folder.",
         show_default=False,
     ),
 ]
@@ -156,6 +206,20 @@ MaxSequences = Annotated[
 MaxBatchTokens = Annotated[
     int,
     typer.Option(min=1, envvar="HEADWAY_MAX_BATCH_TOKENS", help="New tokens that one iteration may compute."),
+]
+SpeculationOption = Annotated[
+    Speculation,
+    typer.Option(
+        "--speculation",
+        envvar="HEADWAY_SPECULATION",
+        help="prompt-lookup: guess what repeats prompt or answer, where it pays; answers stay the same.",
+    ),
+]
+DraftTokens = Annotated[
+    int,
+    typer.Option(
+        min=1, max=64, envvar="HEADWAY_DRAFT_TOKENS", help="Tokens of one answer that an iteration may guess."
+    ),
 ]
 Threads = Annotated[
     int | None,
@@ -214,6 +278,14 @@ LookAhead = Annotated[
         "--look-ahead/--no-look-ahead",
         envvar="HEADWAY_LOOK_AHEAD",
         help="Plan the next step while one runs; pays where the device is not the CPU.",
+    ),
+]
+Deterministic = Annotated[
+    bool,
+    typer.Option(
+        "--deterministic/--no-deterministic",
+        envvar="HEADWAY_DETERMINISTIC",
+        help="The same bits whoever else is in the batch; needs the native CPU kernels.",
     ),
 ]
 Weights = Annotated[

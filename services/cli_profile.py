@@ -44,7 +44,11 @@ def profile(
     threads: options.Threads = None,
     cpu_kernels: options.CpuKernelsOption = _WORKER.cpu_kernels,
     quantization: options.QuantizationOption = _WORKER.quantization,
+    tensor_parallel: options.TensorParallel = _WORKER.tensor_parallel,
+    cuda_graphs: options.CudaGraphsOption = _WORKER.has_cuda_graphs,
+    kv_cache_dtype: options.KvCacheDTypeOption = _WORKER.kv_cache_dtype,
     cache_dir: options.CacheDirectory = None,
+    pin_threads: options.PinThreads = _WORKER.pins_threads,
     json_output: options.JsonOutput = False,
 ) -> None:
     """Say what each step's time goes to: products, attention, sampling, scheduling, text, idle.
@@ -72,11 +76,15 @@ def profile(
         threads=threads,
         cpu_kernels=cpu_kernels,
         quantization=quantization,
+        tensor_parallel=tensor_parallel,
+        has_cuda_graphs=cuda_graphs,
+        kv_cache_dtype=kv_cache_dtype,
         cache_dir=cache_dir or default_cache_dir(),
+        pins_threads=pin_threads,
         max_sequences=max(counts),
     )
     host = build_engine(settings)
-    run = ProfileRun(host.engine, host.model.tokenizer.vocab_size)
+    run = ProfileRun(host.engine, host.model.tokenizer.vocab_size, host.computation)
     run.run(RunShape(counts[-1], counts[-1], answer_tokens=8))  # thrown away
     for count in counts:
         budget = run.run(RunShape(count, 2 * count))

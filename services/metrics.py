@@ -12,6 +12,8 @@ from headway.services.latency_histogram import LatencyHistogram
 
 STEP_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 LATENCY_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+COMPUTATION: Final = ("kernels", "threads", "weights")
+"""Labels that tell what computes, in words."""
 
 
 class WorkerMetrics:
@@ -67,6 +69,12 @@ class WorkerMetrics:
         self._loop_cpu = self._gauge("loop_cpu_seconds", "CPU time of the I/O loop since the start")
         self._scheduler: dict[str, Gauge] = {}
         """The scheduler's own figures by name, as the first load brings them."""
+        self._computation = Gauge(
+            "headway_computation",
+            "1, with what computes: kernels, threads, and where the weights are",
+            ("model", *COMPUTATION),
+            registry=self.registry,
+        )
         info = Gauge("headway_worker", "The worker, by id", ("model", "worker"), registry=self.registry)
         info.labels(model=model, worker=worker_id).set(1)
 
@@ -90,6 +98,10 @@ class WorkerMetrics:
                 text = f"The scheduler's {name.replace('_', ' ')}"
                 self._scheduler[name] = self._gauge(f"scheduler_{name}", text)
             self._scheduler[name].set(value)
+
+    def observe_computation(self, computation: Mapping[str, str]) -> None:
+        """What computes, in words for each of COMPUTATION."""
+        self._computation.labels(**self._labels, **computation).set(1)
 
     def observe_profile(
         self,

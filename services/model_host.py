@@ -16,9 +16,11 @@ from headway.engine.memory_settings import MemorySettings
 from headway.engine.scripted import ByteTokenizer
 from headway.engine.swap_costs import measure_swap_costs
 from headway.engine.values import Objective
+from headway.services.accelerated import load_accelerated
 from headway.services.errors import UsageError
 from headway.services.fair_settings import make_policy
 from headway.services.memory import read_memory
+from headway.services.placement import Placement, place
 from headway.services.settings import WorkerSettings, served_name
 from headway.services.shared_prefixes import read_shared_prefixes
 from headway.services.toy_model import is_toy, parse_toy, toy_runner
@@ -42,12 +44,27 @@ class ModelHost:
     loaded_unix: int
     kernels: str
     """What computes a step, in words: native code with its weights, or torch and why."""
+    weights: str
+    """Why they have their form, and where they are."""
+    placement: Placement
+
+    @property
+    def computation(self) -> dict[str, str]:
+        """What computes, in words."""
+        return {"kernels": self.kernels, "threads": str(self.placement), "weights": self.weights}
 
 
 def build_engine(settings: WorkerSettings) -> ModelHost:
     """Load the model; takes seconds. Raises ModelError or UsageError that says what to change."""
+    if settings.looks_ahead and settings.speculation != "off":
+        raise UsageError(
+            "--look-ahead plans a step before the tokens are known that --speculation guesses from",
+            hint="give one of the two",
+        )
     policy = make_policy(settings.policy, settings.fair)
-    runner, tokenizer, kernels = _toy(settings) if is_toy(settings.model) else _torch(settings)
+    placement = place(settings.threads, os.sched_getaffinity(0), is_pinned=settings.pins_threads)
+    loaded = _toy(settings) if is_toy(settings.model) else _torch(settings, placement)
+    runner, tokenizer = loaded.runner, loaded.tokenizer
     if (settings.ttft_seconds is None) != (settings.tpot_seconds is None):
         raise UsageError("--ttft and --tpot belong together", hint="give both, or neither")
     objectives = (
@@ -80,13 +97,14 @@ def build_engine(settings: WorkerSettings) -> ModelHost:
         policy=policy,
         memory=memory,
         looks_ahead=settings.looks_ahead,
+        max_draft_tokens=settings.draft_tokens if settings.speculation == "prompt-lookup" else 0,
         clock=time.perf_counter,
     )
     for tenant, weight in settings.tenant_weights:
         engine.set_weight(tenant, weight)
     name = served_name(settings.model, settings.served_name)
     side = ModelSide(name, tokenizer, runner.max_model_len, engine.check)
-    return ModelHost(engine, side, int(time.time()), kernels)
+    return ModelHost(engine, side, int(time.time()), loaded.kernels, loaded.weights, placement)
 
 
 def default_kv_cache_bytes() -> int:
@@ -94,11 +112,25 @@ def default_kv_cache_bytes() -> int:
     return min(LARGEST_DEFAULT_KV_BYTES, read_memory().available_bytes // 4)
 
 
-def _toy(settings: WorkerSettings) -> tuple[Runner, Tokenizer, str]:
-    return toy_runner(parse_toy(settings.model)), ByteTokenizer(), "none: the toy model"
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """What was loaded, and two things about it in words."""
+
+    runner: Runner
+    tokenizer: Tokenizer
+    kernels: str
+    weights: str
 
 
-def _torch(settings: WorkerSettings) -> tuple[Runner, Tokenizer, str]:
+def _toy(settings: WorkerSettings) -> _Loaded:
+    if settings.tensor_parallel > 1:
+        raise UsageError(
+            "--tensor-parallel is for models", hint="the toy model computes nothing: leave it out"
+        )
+    return _Loaded(toy_runner(parse_toy(settings.model)), ByteTokenizer(), "none: the toy model", "none")
+
+
+def _torch(settings: WorkerSettings, placement: Placement) -> _Loaded:
     # Imported here: the toy and the command line start without torch. And in this order: a model
     # that is not there is told before torch has been loaded, which takes seconds.
     from headway.engine.model_source import resolve_model
@@ -113,7 +145,18 @@ def _torch(settings: WorkerSettings) -> tuple[Runner, Tokenizer, str]:
     device = settings.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    accelerated = load_accelerated(
+        settings,
+        source.path,
+        torch.device(device),
+        threads=placement.threads,
+        default_kv_bytes=default_kv_cache_bytes(),
+    )
     checkpoint = open_checkpoint(source.path)
+    if accelerated is not None:
+        return _Loaded(accelerated.runner, checkpoint.tokenizer(), accelerated.kernels, "in memory")
+    if settings.quantization == "fp8":
+        raise UsageError("--quantization fp8 is for GPUs", hint="on a CPU take int8, q4 or auto")
     kv_cache_bytes = settings.kv_cache_bytes or default_kv_cache_bytes()
     runner = TorchRunner.load(
         checkpoint,
@@ -122,10 +165,17 @@ def _torch(settings: WorkerSettings) -> tuple[Runner, Tokenizer, str]:
         dtype=settings.dtype,
         device=device,
         block_size=settings.block_size,
-        # Containers count their CPU set, not the machine's cores.
-        threads=settings.threads or len(os.sched_getaffinity(0)),
+        threads=placement.threads,
         max_model_len=settings.max_model_len,
         available_bytes=read_memory().available_bytes if device == "cpu" else None,
-        cpu=CpuSettings(settings.cpu_kernels, settings.quantization, settings.cache_dir),
+        cpu=CpuSettings(
+            settings.cpu_kernels,
+            settings.quantization,
+            settings.cache_dir,
+            keeps_weights=settings.keeps_weights,
+            cores=placement.cores,
+            kv_cache_dtype=settings.kv_cache_dtype,
+        ),
+        is_deterministic=settings.is_deterministic,
     )
-    return runner, checkpoint.tokenizer(), runner.kernels
+    return _Loaded(runner, checkpoint.tokenizer(), runner.kernels, runner.weights)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headway.engine.errors import ModelError
 from headway.engine.model_source import packaged_models, resolve_model
-from headway.services.errors import StartError
+from headway.services.errors import StartError, UsageError
 from headway.services.memory import Memory
 from headway.services.settings import UpSettings
 from headway.services.toy_model import is_toy, parse_toy
@@ -51,12 +51,18 @@ def check_model(model: str) -> None:
 def share_out(settings: UpSettings, memory: Memory, cores: int) -> UpSettings:
     """Settings with what several workers must share made explicit; raises StartError when it cannot fit.
 
+    UsageError: something that several workers of one machine cannot do.
     One worker alone sizes itself. KV caches become resident as they fill, so what is promised now must be
     there later.
     """
+    count = settings.workers
+    if settings.pins_threads and count > 1:
+        raise UsageError(
+            "--pin-threads pins every worker's threads to the same cores",
+            hint="start each with `headway worker` under taskset, or one worker with more threads",
+        )
     if is_toy(settings.model):
         return settings
-    count = settings.workers
     fits = memory.available_bytes // count - WORKER_BYTES
     kv_bytes = settings.kv_cache_bytes
     if kv_bytes is None and count > 1:

@@ -7,7 +7,7 @@ beside it    publish (writes to the queue, waiting included) and the CPU time of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -44,6 +44,8 @@ class Reading:
     publish_seconds: float = 0.0
     publishes: int = 0
     loop_cpu_seconds: float = 0.0
+    computation: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What computes, in words: kernels, threads, weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class Budget:
     publish_seconds: float = 0.0
     publishes: int = 0
     loop_cpu_seconds: float = 0.0
+    computation: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def per_step_ms(self, part: str) -> float:
         """Milliseconds of a part in an average step."""
@@ -85,10 +88,13 @@ def parse_metrics(text: str, at_seconds: float, url: str) -> Reading:
 
     values: dict[str, float] = {}
     seconds: dict[str, float] = {}
+    computation: dict[str, str] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name == "headway_engine_seconds":
                 seconds[sample.labels["part"]] = sample.value
+            elif sample.name == "headway_computation":
+                computation = {name: words for name, words in sample.labels.items() if name != "model"}
             elif "le" not in sample.labels:
                 values[sample.name] = sample.value
     if "headway_engine_steps" not in values:
@@ -102,6 +108,7 @@ def parse_metrics(text: str, at_seconds: float, url: str) -> Reading:
         values.get("headway_publish_seconds_sum", 0.0),
         int(values.get("headway_publish_seconds_count", 0)),
         values.get("headway_loop_cpu_seconds", 0.0),
+        computation,
     )
 
 
@@ -121,6 +128,7 @@ def between(before: Reading, after: Reading) -> Budget:
         after.publish_seconds - before.publish_seconds,
         after.publishes - before.publishes,
         after.loop_cpu_seconds - before.loop_cpu_seconds,
+        after.computation,
     )
 
 
@@ -147,7 +155,12 @@ def as_lines(budget: Budget) -> list[str]:
             f"writes to the queue, waiting included: {budget.publishes} of {each:.2f} ms",
             f"{'loop':12}{cpu:9.3f}{'':8}  CPU time of the loop, publishing included",
         ]
-    return lines
+    return [*lines, *computation_lines(budget.computation)]
+
+
+def computation_lines(computation: Mapping[str, str]) -> list[str]:
+    """What computes, a line each."""
+    return [f"{name:12}{words}" for name, words in computation.items()]
 
 
 def as_json(budget: Budget) -> dict[str, object]:
@@ -160,4 +173,5 @@ def as_json(budget: Budget) -> dict[str, object]:
         "publish_seconds": round(budget.publish_seconds, 6),
         "publishes": budget.publishes,
         "loop_cpu_seconds": round(budget.loop_cpu_seconds, 6),
+        "computation": dict(budget.computation),
     }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from headway.engine.engine import Engine
@@ -30,8 +31,12 @@ class RunShape:
 class ProfileRun:
     """Runs shapes on one engine, one after another. Its ids never repeat, so nothing comes from a cache."""
 
-    def __init__(self, engine: Engine, vocab_size: int) -> None:
+    def __init__(
+        self, engine: Engine, vocab_size: int, computation: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """``computation``: what computes, in words."""
         self._engine = engine
+        self._computation = computation
         self._vocab_size = vocab_size
         self._random = random.Random(11)
         self._serial = 0
@@ -45,7 +50,8 @@ class ProfileRun:
             for output in self._engine.step(time.perf_counter()):
                 if output.finish_reason is not None:
                     running += self._add(waiting) - 1
-        return between(before, read_profile(self._engine.profile, time.perf_counter()))
+        budget = between(before, read_profile(self._engine.profile, time.perf_counter()))
+        return replace(budget, computation=self._computation)
 
     def _add(self, waiting: Iterator[RequestSpec]) -> int:
         """The next request, if there is one; how many."""

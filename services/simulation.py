@@ -184,7 +184,7 @@ class Simulation:
         pairs = 0.0
         sampled: list[Sampled] = []
         journeys = self._journeys
-        for key, start, token_ids, _, samples in plan.chunks:
+        for key, start, token_ids, _, samples, _ in plan.chunks:
             tokens = len(token_ids)
             end = start + tokens
             new_tokens += tokens

@@ -23,7 +23,6 @@ from headway.services.settings import UpSettings, default_state_dir, shown
 from headway.services.state import StateDir
 from headway.services.stop_signals import die_of
 from headway.services.supervisor import Supervisor
-from headway.services.tenants_file import check_tenants_file
 from headway.services.terminal import Terminal, short_path
 from headway.services.welcome import welcome
 
@@ -36,6 +35,9 @@ def run_up(settings: UpSettings) -> int:
     check_installed(settings.model)
     check_model(settings.model)
     if settings.tenants is not None:
+        # Imported here: most have no such file, and what checks it takes a quarter of a second to load.
+        from headway.services.tenants_file import check_tenants_file
+
         # Absolute, since the gateway is another process; checked here, where somebody reads the message.
         file = settings.tenants.absolute()
         check_tenants_file(file)

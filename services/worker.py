@@ -28,6 +28,7 @@ from headway.services.connection import check_url, not_reachable
 from headway.services.errors import ServiceError, StartError, UsageError
 from headway.services.logs import configure_logging, get_logger
 from headway.services.model_host import ModelHost, build_engine
+from headway.services.placement import stay
 from headway.services.settings import WorkerSettings, mask_password, new_worker_id, served_name, shown
 from headway.services.stop_signals import StopSignals
 from headway.services.worker_card import worker_card
@@ -157,12 +158,13 @@ class _Process:
         return loading.result()
 
     async def _work(self, queue: Queue, host: ModelHost) -> int:
+        stay(host.placement)  # before the engine's thread starts, which stays there too
         worker = self._worker = Worker(queue, host, self._settings)
         _log.info(
             "worker_ready",
             model=self._model,
             max_model_len=host.model.max_model_len,
-            kernels=host.kernels,
+            **host.computation,
         )
         try:
             await worker.run(self._signals.first, self._signals.second)

@@ -54,6 +54,7 @@ class Worker:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.metrics = WorkerMetrics(settings.worker_id, host.model.name)
+        self.metrics.observe_computation(host.computation)
         self.state = "ready"
         self._queue = queue
         self._host = host

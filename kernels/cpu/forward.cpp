@@ -7,11 +7,10 @@
 namespace headway {
 namespace {
 
-constexpr int kPhasesPerLayer = 10;
+constexpr int kPhasesPerLayer = 12;
 constexpr int kPhasesAround = 4;      // embedding, last norm, head, merged choices
 constexpr int kPartsPerMember = 8;    // of a product: enough to share evenly when a core is taken away
 constexpr int kHeadColumns = 8 * HEADWAY_PANEL;  // 32 rows of such logits stay in the L1 cache
-constexpr int kRowsPerItem = 4;
 
 }  // namespace
 
@@ -30,7 +29,7 @@ struct Forward::Clock {
 
 Forward::Forward(const HeadwayModel& model, Activations& shared, std::vector<MemberScratch>& members)
     : model_(model),
-      shape_{model.query_heads, model.kv_heads, model.head_dim, model.block_size, model.window, model.scale},
+      shape_{model.query_heads, model.kv_heads, model.head_dim, model.block_size, model.window, model.scale, model.kv_element},
       shared_(shared),
       members_(members) {}
 
@@ -38,137 +37,159 @@ void Forward::set_up(HeadwayStep& step) {
     step_ = &step;
     tokens_ = step.tokens;
     rows_ = step.rows;
+    plan_rows();
+    plan_placing();
+    fit_buffers();
+    board.open(kPhasesPerLayer * model_.layers + kPhasesAround);
+}
+
+// Tokens, attention's tiles, and those of the rows that the last layer goes on with.
+void Forward::plan_rows() {
     packed_.clear();
-    tiles_.clear();
+    attention_.clear();
+    last_attention_.clear();
     const int most = tile_tokens(shape_);
-    for (int s = 0; s < step.sequences; ++s) {
-        const int first_row = static_cast<int>(packed_.size());
-        for (int i = 0; i < step.counts[s]; ++i) packed_.push_back({step.tables[s], step.starts[s] + i});
-        for (int i = 0; i < step.counts[s]; i += most) {
-            const int count = std::min(most, step.counts[s] - i);
-            tiles_.push_back({step.tables[s], first_row + i, count, step.starts[s] + i});
+    for (int s = 0; s < step_->sequences; ++s) {
+        const int first_row = static_cast<int>(packed_.size()), count = step_->counts[s];
+        for (int i = 0; i < count; ++i) packed_.push_back({step_->tables[s], step_->starts[s] + i});
+        for (int i = 0; i < count; i += most) {
+            attention_.add({step_->tables[s], first_row + i, std::min(most, count - i), step_->starts[s] + i, count == 1});
         }
     }
-    // The longest first: what is dealt last should be short.
-    std::stable_sort(tiles_.begin(), tiles_.end(), [](const AttentionTile& a, const AttentionTile& b) {
-        return int64_t(a.tokens) * (a.first_position + a.tokens) > int64_t(b.tokens) * (b.first_position + b.tokens);
-    });
+    attention_.finish(shape_, static_cast<int>(members_.size()), !is_f32());
+    picked_at_.assign(tokens_, -1);
+    picks_ = rows_ < tokens_;
+    for (int i = 0; i < rows_ && picks_; ++i) {
+        const int row = step_->logit_rows[i];
+        picks_ = picked_at_[row] < 0;  // a row that is wanted twice: all go on
+        picked_at_[row] = i;
+        last_attention_.add({packed_[row].table, row, 1, packed_[row].position, false});
+    }
+    if (picks_) last_attention_.finish(shape_, static_cast<int>(members_.size()), !is_f32());
+}
+
+// Rows that no item of attention places, in items of whole blocks: a block's lines belong to one member at a time.
+void Forward::plan_placing() {
+    placing_.clear();
+    last_placing_.clear();
+    int row = 0;
+    for (int s = 0; s < step_->sequences; ++s) {
+        const int end = row + step_->counts[s];
+        while (row < end) {
+            const int left_in_block = model_.block_size - packed_[row].position % model_.block_size;
+            const RowRange range{row, std::min(end, row + left_in_block)};
+            if (step_->counts[s] > 1 || attention_.is_split()) placing_.push_back(range);
+            last_placing_.push_back(range);
+            row = range.end;
+        }
+    }
+    if (!picks_) last_placing_ = placing_;
+}
+
+template <class Each>
+void Forward::for_weights(Each&& each) const {
+    each(model_.head);
+    for (int i = 0; i < model_.layers; ++i) {
+        const HeadwayLayer& one = model_.layer[i];
+        for (const HeadwayWeight* weight : {&one.qkv, &one.output, &one.gate_up, &one.down}) each(*weight);
+    }
+}
+
+void Forward::fit_buffers() {
     const int64_t heads = model_.query_heads + 2 * model_.kv_heads;
     const int64_t queries = int64_t(model_.query_heads) * model_.head_dim;
     shared_.residual.fit(int64_t(tokens_) * model_.hidden);
+    shared_.picked.fit(int64_t(rows_) * model_.hidden);
     shared_.qkv.fit(tokens_ * heads * model_.head_dim);
-    shared_.queries.fit(tokens_ * queries);
+    shared_.queries.fit(tokens_ * queries * (is_f32() ? 2 : 1));
     shared_.mixed.fit(tokens_ * queries);
     shared_.gated.fit(int64_t(tokens_) * model_.intermediate);
-    int64_t bytes = headway_activation_row_bytes(model_.head.kind, model_.hidden);
-    for (int i = 0; i < model_.layers; ++i) {
-        const HeadwayLayer& one = model_.layer[i];
-        for (const HeadwayWeight* weight : {&one.qkv, &one.output, &one.gate_up, &one.down}) {
-            bytes = std::max(bytes, headway_activation_row_bytes(weight->kind, weight->inputs));
-        }
-    }
+    shared_.parts.fit(std::max(attention_.floats, last_attention_.floats));
+    int64_t bytes = 0;
+    for_weights([&](const HeadwayWeight& weight) {
+        bytes = std::max(bytes, headway_activation_row_bytes(weight.kind, weight.inputs));
+    });
     shared_.inputs.fit(bytes * tokens_);
+    shared_.inputs_after.fit(bytes * tokens_);
     for (MemberScratch& own : members_) {
-        own.attention.fit(attention_scratch_bytes(shape_));
+        own.attention.fit(is_f32() ? attention_f32_scratch_bytes(shape_) : attention_scratch_bytes(shape_));
         own.row.fit(std::max<int64_t>({model_.hidden, heads * model_.head_dim}));
         own.logits.fit(int64_t(rows_) * kHeadColumns);
         own.best.assign(rows_, Largest());
     }
-    board.open(kPhasesPerLayer * model_.layers + kPhasesAround);
 }
 
-uint16_t* Forward::pool(int layer, int which) const {
-    const int64_t size = model_.blocks * model_.kv_heads * model_.block_size * model_.head_dim;
-    return model_.pools + (2 * int64_t(layer) + which) * size;
-}
-
-template <class Work>
-void Forward::for_rows(int& phase, int rows, Work&& work) {
-    const int each = rows <= 8 ? 1 : kRowsPerItem;
-    board.phase(phase++, (rows + each - 1) / each, [&](int item) {
-        for (int row = item * each; row < std::min(rows, (item + 1) * each); ++row) work(row);
-    });
-}
-
-void Forward::product(int& phase, const HeadwayWeight& weight, int rows, float* out, int64_t stride, int epilogue) {
+void Forward::product(int& phase, const HeadwayWeight& weight, const uint8_t* inputs, int rows, float* out, int epilogue) {
     const int panels = (weight.outputs + HEADWAY_PANEL - 1) / HEADWAY_PANEL;
     const int each = std::max(1, panels / (kPartsPerMember * static_cast<int>(members_.size())));
-    const HeadwayOutput output{out, stride, HEADWAY_ELEMENT_F32, epilogue};
+    const HeadwayOutput output{out, weight.outputs, HEADWAY_ELEMENT_F32, epilogue};
     board.phase(phase++, (panels + each - 1) / each, [&](int item) {
         const int begin = item * each * HEADWAY_PANEL, end = std::min(weight.outputs, begin + each * HEADWAY_PANEL);
-        headway_gemm_part(&weight, shared_.inputs.get(), rows, begin, end, &output);
+        headway_gemm_part(&weight, inputs, rows, begin, end, &output);
     });
 }
 
-void Forward::embed(int row, MemberScratch&) {
-    headway_unpack_row(&model_.embedding, step_->token_ids[row], shared_.residual.get() + int64_t(row) * model_.hidden);
-}
-
-void Forward::norm(const float* weight, const HeadwayWeight& next, int row, int into, MemberScratch& own) {
-    norm_row(shared_.residual.get() + int64_t(row) * model_.hidden, weight, model_.norm_eps, model_.hidden, own.row.get());
-    headway_quantize_rows(next.kind, own.row.get(), HEADWAY_ELEMENT_F32, 0, into, into + 1, model_.hidden,
-                          shared_.inputs.get());
-}
-
-void Forward::quantize(const HeadwayWeight& next, const float* from, int row) {
-    headway_quantize_rows(next.kind, from, HEADWAY_ELEMENT_F32, next.inputs, row, row + 1, next.inputs,
-                          shared_.inputs.get());
-}
-
-// Norm and rotate the heads of one token; queries stay, its key and value go to their block.
-void Forward::place_heads(int layer, int row, MemberScratch& own) {
-    const HeadwayLayer& one = model_.layer[layer];
-    const int width = model_.head_dim, queries = model_.query_heads, keys = model_.kv_heads;
-    const PackedToken& token = packed_[row];
-    const float* heads = shared_.qkv.get() + int64_t(row) * (queries + 2 * keys) * width;
-    const float* cosines = model_.cosines + int64_t(token.position) * (width / 2);
-    const float* sines = model_.sines + int64_t(token.position) * (width / 2);
-    for (int head = 0; head < queries + keys; ++head) {
-        const float* norm = head < queries ? one.query_norm : one.key_norm;
-        const float* from = heads + head * width;
-        float* turned = own.row.get();
-        if (norm != nullptr) {
-            norm_row(from, norm, model_.norm_eps, width, turned);
-            from = turned;
+// act(gate) · up, and its part of what the product after it takes in.
+void Forward::gated_product(int& phase, const HeadwayLayer& layer, int rows) {
+    const int width = model_.intermediate, panel = HEADWAY_PANEL / 2;  // columns of one panel's result
+    const int panels = (width + panel - 1) / panel;
+    // Two panels fill a group of the next product's input.
+    const int each = std::max(1, panels / (kPartsPerMember * static_cast<int>(members_.size())) / 2) * 2;
+    const HeadwayOutput output{shared_.gated.get(), width, HEADWAY_ELEMENT_F32, model_.activation};
+    const bool cut = is_cut(layer.down, 2 * panel);
+    board.phase(phase++, (panels + each - 1) / each, [&](int item) {
+        const int begin = item * each * panel, end = std::min(width, begin + each * panel);
+        headway_gemm_part(&layer.gate_up, shared_.inputs.get(), rows, 2 * begin, 2 * end, &output);
+        for (int row = 0; cut && row < rows; ++row) {
+            headway_quantize_columns(layer.down.kind, shared_.gated.get() + int64_t(row) * width, begin, end, row, width,
+                                     shared_.inputs_after.get());
         }
-        rotate_row(from, cosines, sines, width, turned);
-        if (head < queries) {
-            round_row(turned, width, shared_.queries.get() + (int64_t(row) * queries + head) * width);
-        } else {
-            write_kv(shape_, token.table, token.position, head - queries, turned, heads + (head + keys) * width,
-                     pool(layer, 0), pool(layer, 1));
-        }
+    });
+    if (!cut) {
+        for_rows(phase, rows, [&](int row) {
+            headway_quantize_rows(layer.down.kind, shared_.gated.get(), HEADWAY_ELEMENT_F32, width, row, row + 1, width,
+                                  shared_.inputs_after.get());
+        });
     }
 }
 
-void Forward::attend_tile(int layer, int item, MemberScratch& own) {
-    const AttentionTile& tile = tiles_[item / model_.kv_heads];
-    attend(shape_, tile, item % model_.kv_heads, shared_.queries.get(), pool(layer, 0), pool(layer, 1),
-           shared_.mixed.get(), own.attention.get());
+// Whether parts of `columns` values of a row can be prepared for a product one by one.
+bool Forward::is_cut(const HeadwayWeight& next, int columns) const {
+    return next.kind != HEADWAY_INT8 && columns % 32 == 0 && next.inputs % 32 == 0;
+}
+
+void Forward::embed(int row) { headway_unpack_row(&model_.embedding, step_->token_ids[row], residual(row)); }
+
+void Forward::norm(const float* x, const float* weight, const HeadwayWeight& next, int into, MemberScratch& own) {
+    norm_row(x, weight, model_.norm_eps, model_.hidden, own.row.get());
+    quantize(next, own.row.get(), into);
+}
+
+void Forward::quantize(const HeadwayWeight& next, const float* x, int into) {
+    headway_quantize_rows(next.kind, x, HEADWAY_ELEMENT_F32, 0, into, into + 1, next.inputs, shared_.inputs.get());
 }
 
 void Forward::layer(int index, int& phase, MemberScratch& own, Clock& clock) {
     const HeadwayLayer& one = model_.layer[index];
-    const int64_t width = int64_t(model_.query_heads + 2 * model_.kv_heads) * model_.head_dim;
-    for_rows(phase, tokens_, [&](int row) { norm(one.attention_norm, one.qkv, row, row, own); });
+    const Tail tail = tail_of(index);
+    const uint8_t *inputs = shared_.inputs.get(), *inputs_after = shared_.inputs_after.get();
+    for_rows(phase, tokens_, [&](int row) { norm(residual(row), one.attention_norm, one.qkv, row, own); });
     clock.lap(clock.other);
-    product(phase, one.qkv, tokens_, shared_.qkv.get(), width, HEADWAY_STORE);
+    product(phase, one.qkv, inputs, tokens_, shared_.qkv.get(), HEADWAY_STORE);
     clock.lap(clock.products);
-    for_rows(phase, tokens_, [&](int row) { place_heads(index, row, own); });
+    place_all(index, phase, own);
     clock.lap(clock.other);
-    board.phase(phase++, static_cast<int>(tiles_.size()) * model_.kv_heads, [&](int item) { attend_tile(index, item, own); });
+    if (tail.rows == 0) return;
+    attend_all(index, tail, phase, own);
     clock.lap(clock.attention);
-    for_rows(phase, tokens_, [&](int row) { quantize(one.output, shared_.mixed.get(), row); });
-    clock.lap(clock.other);
-    product(phase, one.output, tokens_, shared_.residual.get(), model_.hidden, HEADWAY_ADD);
+    product(phase, one.output, inputs, tail.rows, tail.residual, HEADWAY_ADD);
     clock.lap(clock.products);
-    for_rows(phase, tokens_, [&](int row) { norm(one.mlp_norm, one.gate_up, row, row, own); });
+    for_rows(phase, tail.rows, [&](int row) {
+        norm(tail.residual + int64_t(row) * model_.hidden, one.mlp_norm, one.gate_up, row, own);
+    });
     clock.lap(clock.other);
-    product(phase, one.gate_up, tokens_, shared_.gated.get(), model_.intermediate, model_.activation);
-    clock.lap(clock.products);
-    for_rows(phase, tokens_, [&](int row) { quantize(one.down, shared_.gated.get(), row); });
-    clock.lap(clock.other);
-    product(phase, one.down, tokens_, shared_.residual.get(), model_.hidden, HEADWAY_ADD);
+    gated_product(phase, one, tail.rows);
+    product(phase, one.down, inputs_after, tail.rows, tail.residual, HEADWAY_ADD);
     clock.lap(clock.products);
 }
 
@@ -190,7 +211,11 @@ void Forward::choose(int first, int end, MemberScratch& own) {
 void Forward::head(int& phase, int member, Clock& clock) {
     if (rows_ == 0) return;
     MemberScratch& own = members_[member];
-    for_rows(phase, rows_, [&](int row) { norm(model_.final_norm, model_.head, step_->logit_rows[row], row, own); });
+    const Tail tail = tail_of(model_.layers - 1);
+    for_rows(phase, rows_, [&](int row) {
+        const float* x = tail.residual + int64_t(picks_ ? row : step_->logit_rows[row]) * model_.hidden;
+        norm(x, model_.final_norm, model_.head, row, own);
+    });
     board.phase(phase++, (model_.vocab + kHeadColumns - 1) / kHeadColumns, [&](int item) {
         choose(item * kHeadColumns, std::min(model_.vocab, (item + 1) * kHeadColumns), own);
     });
@@ -210,7 +235,7 @@ void Forward::work(int member) {
     MemberScratch& own = members_[member];
     Clock clock(member == 0);
     int phase = 0;
-    for_rows(phase, tokens_, [&](int row) { embed(row, own); });
+    for_rows(phase, tokens_, [&](int row) { embed(row); });
     for (int index = 0; index < model_.layers; ++index) layer(index, phase, own, clock);
     head(phase, member, clock);
     if (member == 0) {

@@ -44,9 +44,12 @@ struct Blocks {
     }
 };
 
+bool sums_in_groups(int kind) { return kind == HEADWAY_Q4_0 || kind == HEADWAY_Q4_1 || kind == HEADWAY_Q8_0; }
+
 const Block* blocks_of(int kind) {
     switch (kind) {
         case HEADWAY_BF16: return Blocks<Bf16Kernel, kRowsPlain>::table();
+        case HEADWAY_F32: return Blocks<F32Kernel, kRowsPlain>::table();
         case HEADWAY_INT8: return Blocks<Int8Kernel, kRowsPlain>::table();
         case HEADWAY_Q4_0: return Blocks<Q40Kernel, kRowsGrouped>::table();
         case HEADWAY_Q4_1: return Blocks<Q41Kernel, kRowsGrouped>::table();
@@ -63,7 +66,7 @@ void headway_gemm_part(const HeadwayWeight* weight, const void* activations, int
                        int32_t n_end, const HeadwayOutput* output) {
     if (rows <= 0) return;
     const Block* blocks = blocks_of(weight->kind);
-    const int most = weight->kind == HEADWAY_BF16 || weight->kind == HEADWAY_INT8 ? kRowsPlain : kRowsGrouped;
+    const int most = sums_in_groups(weight->kind) ? kRowsGrouped : kRowsPlain;
     const int count = ceil_div(rows, most);
     const int64_t row_bytes = activation_row_bytes(weight->kind, weight->inputs);
     const int64_t bytes = panel_bytes(weight->kind, weight->inputs);

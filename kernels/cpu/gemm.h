@@ -12,6 +12,7 @@
 //                        paired: v = 0: gate g … g+15          v = 1: up g … g+15      (g = n / 2)
 //
 //   BF16   per 2 k:   | L(0): (k, k+1) bf16 | L(1): (k, k+1) |                                       128 B
+//   F32    per k:    | L(0): k f32 | L(1): k |                                                       128 B
 //   INT8   per 4 k:   | L(0): (k … k+3) u8 = w + 128 | L(1) |                                        128 B
 //          then per panel  | f32 scale L(0) | L(1) |                                                 128 B
 //   Q8_0   per 32 k:  | 8 × (L(0): 4 k, L(1): 4 k) u8 = w + 128 | f16 scale L(0) | L(1) |     1024 + 64 B
@@ -29,8 +30,9 @@
 
 #include <stdint.h>
 
-enum HeadwayWeightKind { HEADWAY_BF16 = 0, HEADWAY_INT8 = 1, HEADWAY_Q4_0 = 2, HEADWAY_Q4_1 = 3, HEADWAY_Q8_0 = 4 };
-enum HeadwayElement { HEADWAY_ELEMENT_F32 = 0, HEADWAY_ELEMENT_BF16 = 1 };
+enum HeadwayWeightKind { HEADWAY_BF16 = 0, HEADWAY_INT8 = 1, HEADWAY_Q4_0 = 2, HEADWAY_Q4_1 = 3, HEADWAY_Q8_0 = 4, HEADWAY_F32 = 5 };
+// INT8: of keys and values only.
+enum HeadwayElement { HEADWAY_ELEMENT_F32 = 0, HEADWAY_ELEMENT_BF16 = 1, HEADWAY_ELEMENT_INT8 = 2 };
 
 enum HeadwayEpilogue {
     HEADWAY_STORE = 0,          // out[r, n] = y
@@ -64,7 +66,7 @@ extern "C" {
 int64_t headway_packed_bytes(int32_t kind, int32_t outputs, int32_t inputs, int32_t paired);
 
 // Pack source rows [begin, end) of `outputs` into `buffer` (zeroed by the caller). Sources, row-major [end − begin, K]:
-// BF16: bfloat16; INT8: int8 with `scales` (f32 per row); Q*: the GGUF file's own blocks, unchanged in value.
+// BF16: bfloat16; F32: float32; INT8: int8 with `scales` (f32 per row); Q*: the GGUF file's own blocks, unchanged in value.
 // Of paired weights rows [0, outputs / 2) are gate, the rest up. Row ranges may be packed in any order.
 void headway_pack_rows(int32_t kind, int32_t outputs, int32_t inputs, int32_t paired, const void* rows,
                        const float* scales, int32_t begin, int32_t end, uint8_t* buffer);
@@ -77,9 +79,14 @@ void headway_unpack_row(const struct HeadwayWeight* weight, int32_t row, float* 
 int64_t headway_activation_row_bytes(int32_t kind, int32_t inputs);
 
 // Rows [begin, end) of x (row-major, `stride` elements apart, f32 or bf16) into the same rows of `activations`:
-// rounded to bf16 for BF16 weights; for INT8 to int8 with one scale per row; for Q* with one per 32 values.
+// rounded to bf16 for BF16 weights; as they are for F32; for INT8 to int8 with one scale per row; for Q* with one per 32 values.
 void headway_quantize_rows(int32_t kind, const void* x, int32_t element, int64_t stride, int32_t begin, int32_t end,
                            int32_t inputs, void* activations);
+
+// Columns [begin, end) of one row x [inputs] into row `row` of `activations`: multiples of 32, as are the inputs. Not for
+// INT8, whose scale is the whole row's.
+void headway_quantize_columns(int32_t kind, const float* x, int32_t begin, int32_t end, int32_t row, int32_t inputs,
+                              void* activations);
 
 // Columns [n_begin, n_end) of the product for activation rows [0, rows), into rows 0 … of `output`.
 void headway_gemm_part(const struct HeadwayWeight* weight, const void* activations, int32_t rows, int32_t n_begin,

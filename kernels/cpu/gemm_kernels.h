@@ -4,8 +4,9 @@
 //   Q8_0, Q4_0 y = Σ_g d_n,g · (d_r,g · (Σ u8 · s8 + offset_r,g))             g: groups of 32 k, in order
 //   Q4_1       y = Σ_g d_n,g · (d_r,g · Σ u8 · s8) + m_n,g · (d_r,g · Σ s8)
 //   BF16       y = Σ bf16 · bf16 in float32, pairs of k in order
+//   F32        y = Σ f32 · f32, k in order
 //
-// R is a compile-time number so that all sums stay in registers: 2 · 12 of 32 for INT8 and BF16, 2 · 2 · 6 for the
+// R is a compile-time number so that all sums stay in registers: 2 · 12 of 32 for INT8, BF16 and F32, 2 · 2 · 6 for the
 // others. Each pass also asks for `ahead`, the panel that follows, one line for each line it reads: with one row a
 // panel is over before the hardware's prefetcher has its stride.
 #pragma once
@@ -46,15 +47,6 @@ struct Ahead {
     }
 };
 
-// The two products as assembly: GCC 12 takes the intrinsics' accumulator for a separate input and copies or spills it.
-inline void dot_fours(__m512i& sums, __m512i unsigned_fours, __m512i signed_fours) {
-    __asm__("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(unsigned_fours), "v"(signed_fours));
-}
-
-inline void dot_twos(__m512& sums, __m512i a, __m512i b) {
-    __asm__("vdpbf16ps %2, %1, %0" : "+v"(sums) : "v"(a), "v"(b));
-}
-
 // sums += 4 k of both vectors, for every row.
 template <int R>
 inline void add_four(__m512i (&sums)[R][2], __m512i first, __m512i second, const Rows<R>& x, int k) {
@@ -79,6 +71,24 @@ struct Bf16Kernel {
                     dot_twos(y[r][0], first, two);
                     dot_twos(y[r][1], second, two);
                 }
+            }
+        }
+        HEADWAY_EACH_ROW out[r][0] = y[r][0], out[r][1] = y[r][1];
+    }
+};
+
+template <int R>
+struct F32Kernel {
+    static void run(const uint8_t* panel, Ahead ahead, const Rows<R>& x, int groups, Sums<R>& out) {
+        Sums<R> y;
+        HEADWAY_EACH_ROW y[r][0] = y[r][1] = _mm512_setzero_ps();
+        for (int k = 0; k < groups * kGroup; ++k, panel += 2 * kVectorBytes) {
+            if (k % kGroup == 0) ahead.ask();
+            const __m512 first = _mm512_load_ps(panel), second = _mm512_load_ps(panel + kVectorBytes);
+            HEADWAY_EACH_ROW {
+                const __m512 one = broadcast_float(x.row[r] + 4 * k);
+                y[r][0] = _mm512_fmadd_ps(one, first, y[r][0]);
+                y[r][1] = _mm512_fmadd_ps(one, second, y[r][1]);
             }
         }
         HEADWAY_EACH_ROW out[r][0] = y[r][0], out[r][1] = y[r][1];

@@ -24,6 +24,7 @@ inline int panels_of(int outputs, int paired) {
 constexpr int group_bytes(int kind) {
     switch (kind) {
         case HEADWAY_BF16: return 32 * kVectorBytes;
+        case HEADWAY_F32: return 64 * kVectorBytes;
         case HEADWAY_INT8: return 16 * kVectorBytes;
         case HEADWAY_Q8_0: return 17 * kVectorBytes;
         case HEADWAY_Q4_0: return 9 * kVectorBytes;
@@ -36,13 +37,15 @@ inline int64_t panel_bytes(int kind, int inputs) {
 }
 
 // One activation row:
-//   BF16   | bf16 × K |
+//   BF16   | bf16 × K |                                               F32    | f32 × K |
 //   INT8   | s8 × K | f32 scale | i32 −128 · Σq |
 //   Q8_0   | s8 × K | f32 scale × groups | i32 −128 · Σq × groups |       Q4_0: −8 · Σq
 //   Q4_1   | s8 × K | f32 scale × groups | f32 scale · Σq × groups |
 inline int64_t activation_row_bytes(int kind, int inputs) {
     const int64_t groups = groups_of(inputs), values = groups * kGroup;
-    const int64_t used = kind == HEADWAY_BF16 ? 2 * values : values + 8 * (kind == HEADWAY_INT8 ? 1 : groups);
+    const int64_t used = kind == HEADWAY_F32    ? 4 * values
+                         : kind == HEADWAY_BF16 ? 2 * values
+                                                : values + 8 * (kind == HEADWAY_INT8 ? 1 : groups);
     // An odd number of lines from row to row, so that rows read side by side do not fall into the same cache sets.
     return (((used + kVectorBytes - 1) / kVectorBytes) | 1) * kVectorBytes;
 }

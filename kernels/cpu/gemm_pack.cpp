@@ -28,6 +28,10 @@ void pack_bf16(const uint16_t* row, int inputs, const Place& place, uint8_t* pan
         memcpy(panel + at(k / 2, place), row + k, (inputs - k > 1 ? 2 : 1) * sizeof *row);
 }
 
+void pack_f32(const float* row, int inputs, const Place& place, uint8_t* panel) {
+    for (int k = 0; k < inputs; ++k) memcpy(panel + at(k, place), row + k, sizeof *row);
+}
+
 void pack_int8(const int8_t* row, float scale, int inputs, const Place& place, uint8_t* panel) {
     for (int k = 0; k < inputs; ++k) panel[at(k / 4, place) + k % 4] = uint8_t(row[k] + 128);
     memcpy(panel + at(groups_of(inputs) * 8, place), &scale, sizeof scale);
@@ -97,6 +101,8 @@ void headway_pack_rows(int32_t kind, int32_t outputs, int32_t inputs, int32_t pa
         const int64_t index = row - begin;
         if (kind == HEADWAY_BF16)
             pack_bf16(static_cast<const uint16_t*>(rows) + index * inputs, inputs, place, panel);
+        else if (kind == HEADWAY_F32)
+            pack_f32(static_cast<const float*>(rows) + index * inputs, inputs, place, panel);
         else if (kind == HEADWAY_INT8)
             pack_int8(static_cast<const int8_t*>(rows) + index * inputs, scales[index], inputs, place, panel);
         else
@@ -111,6 +117,8 @@ void headway_unpack_row(const HeadwayWeight* weight, int32_t row, float* out) {
     const uint8_t* panel = weight->buffer + place.panel * panel_bytes(kind, inputs);
     if (kind == HEADWAY_BF16) {
         for (int k = 0; k < inputs; ++k) out[k] = widen(panel + at(k / 2, place) + k % 2 * 2);
+    } else if (kind == HEADWAY_F32) {
+        for (int k = 0; k < inputs; ++k) memcpy(out + k, panel + at(k, place), sizeof *out);
     } else if (kind == HEADWAY_INT8) {
         float scale;
         memcpy(&scale, panel + at(groups_of(inputs) * 8, place), sizeof scale);

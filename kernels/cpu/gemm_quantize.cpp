@@ -1,4 +1,4 @@
-// Activation rows: bf16, or s8 with a scale per row (INT8) or per 32 values (GGUF kinds).
+// Activation rows: bf16, f32, or s8 with a scale per row (INT8) or per 32 values (GGUF kinds).
 //
 //   d = max|x| / 127,   q = round(x · 127 / max|x|),   x ≈ d · q       (round to nearest even; d = 0 where all are 0)
 //
@@ -20,6 +20,11 @@ void round_to_bf16(const void* x, int element, int64_t start, int inputs, uint8_
         const __m256i rounded = to_bf16(load_values(x, element, start + k, inputs - k));
         _mm256_store_si256(reinterpret_cast<__m256i*>(out + 2 * k), rounded);
     }
+}
+
+void copy_f32(const void* x, int element, int64_t start, int inputs, uint8_t* out) {
+    for (int k = 0; k < groups_of(inputs) * kGroup; k += kLanes)
+        _mm512_store_ps(out + 4 * k, load_values(x, element, start + k, inputs - k));
 }
 
 // 16 values to s8 at `out`; returns their sums in 4-byte lanes.
@@ -55,11 +60,14 @@ void quantize_row(const void* x, int element, int64_t start, int inputs, uint8_t
     memcpy(out + padded + 4, &offset, 4);
 }
 
-void quantize_groups(int kind, const void* x, int element, int64_t start, int inputs, uint8_t* out) {
+// Groups [begin, end) of a row, whose values lie at x[start + 32 · begin …].
+void quantize_groups(int kind, const void* x, int element, int64_t start, int begin, int end, int inputs, uint8_t* row) {
     const int groups = groups_of(inputs);
-    float* scales = reinterpret_cast<float*>(out + groups * kGroup);
-    uint8_t* sums = out + groups * (kGroup + 4);
-    for (int g = 0; g < groups; ++g, start += kGroup, out += kGroup, sums += 4) {
+    float* scales = reinterpret_cast<float*>(row + groups * kGroup);
+    uint8_t* out = row + begin * kGroup;
+    uint8_t* sums = row + groups * (kGroup + 4) + 4 * begin;
+    start += int64_t(begin) * kGroup;
+    for (int g = begin; g < end; ++g, start += kGroup, out += kGroup, sums += 4) {
         const __m512 low = load_values(x, element, start, kLanes);
         const __m512 high = load_values(x, element, start + kLanes, kLanes);
         const Scale scale = scale_of(_mm512_max_ps(_mm512_abs_ps(low), _mm512_abs_ps(high)));
@@ -86,7 +94,16 @@ void headway_quantize_rows(int32_t kind, const void* x, int32_t element, int64_t
     for (int64_t row = begin; row < end; ++row) {
         uint8_t* out = static_cast<uint8_t*>(activations) + row * row_bytes;
         if (kind == HEADWAY_BF16) round_to_bf16(x, element, row * stride, inputs, out);
+        else if (kind == HEADWAY_F32) copy_f32(x, element, row * stride, inputs, out);
         else if (kind == HEADWAY_INT8) quantize_row(x, element, row * stride, inputs, out);
-        else quantize_groups(kind, x, element, row * stride, inputs, out);
+        else quantize_groups(kind, x, element, row * stride, 0, groups_of(inputs), inputs, out);
     }
+}
+
+void headway_quantize_columns(int32_t kind, const float* x, int32_t begin, int32_t end, int32_t row, int32_t inputs,
+                              void* activations) {
+    uint8_t* out = static_cast<uint8_t*>(activations) + row * activation_row_bytes(kind, inputs);
+    if (kind == HEADWAY_BF16) round_to_bf16(x, HEADWAY_ELEMENT_F32, begin, end - begin, out + 2 * begin);
+    else if (kind == HEADWAY_F32) copy_f32(x, HEADWAY_ELEMENT_F32, begin, end - begin, out + 4 * begin);
+    else quantize_groups(kind, x, HEADWAY_ELEMENT_F32, 0, begin / kGroup, end / kGroup, inputs, out);
 }

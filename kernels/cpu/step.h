@@ -3,7 +3,7 @@
 //   x ← x + output(attention(norm(x)));  x ← x + down(act(gate(norm(x))) · up(norm(x)));  logits = head(norm(x))
 //
 // The residual x stays in float32; products take their activations as their weights' kind wants them; keys, values
-// and queries are bfloat16. A row's result depends on nothing but its own tokens: not on the batch, the chunks or the
+// and queries are bfloat16, or float32 (kv_element). A row's result depends on nothing but its own tokens: not on the batch, the chunks or the
 // number of threads.
 #pragma once
 
@@ -21,13 +21,14 @@ struct HeadwayModel {
     int32_t query_heads, kv_heads, head_dim, block_size;
     int32_t window;      // 0: none
     int32_t activation;  // HEADWAY_SILU_MUL or HEADWAY_GELU_TANH_MUL
+    int32_t kv_element;  // HeadwayElement of queries and pools
     float norm_eps, scale;
     const struct HeadwayLayer* layer;
     struct HeadwayWeight head;
     struct HeadwayWeight embedding;    // kind and buffer; read row by row
     const float* final_norm;
     const float *cosines, *sines;      // [positions, head_dim / 2]
-    uint16_t* pools;                   // bf16 [layers, 2, blocks, kv_heads, block_size · head_dim] (attention.h)
+    void* pools;                       // [layers, 2, blocks, kv_heads, block_size · head_dim] (attention.h, _f32.h)
     int64_t blocks;
 };
 

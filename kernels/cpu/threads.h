@@ -57,13 +57,35 @@ class Board {
             work(item);
             ++finished;
         }
-        if (finished > 0) counter.done.fetch_add(finished, std::memory_order_release);
-        for (unsigned turn = 0; counter.done.load(std::memory_order_acquire) < items; ++turn) pause_briefly(turn);
+        finish(index, finished, items);
+    }
+
+    // The same, but work(item, next) also learns which item this member does afterwards, or −1.
+    template <class Work>
+    void phase_ahead(int index, int items, Work&& work) {
+        std::atomic<int32_t>& claims = counters_[index].next;
+        auto claim = [&] {
+            const int item = claims.fetch_add(1, std::memory_order_relaxed);
+            return item < items ? item : -1;
+        };
+        int finished = 0;
+        for (int item = claim(); item >= 0; ++finished) {
+            const int next = claim();
+            work(item, next);
+            item = next;
+        }
+        finish(index, finished, items);
     }
 
     std::atomic<int32_t> members{0};
 
   private:
+    void finish(int index, int finished, int items) {
+        std::atomic<int32_t>& done = counters_[index].done;
+        if (finished > 0) done.fetch_add(finished, std::memory_order_release);
+        for (unsigned turn = 0; done.load(std::memory_order_acquire) < items; ++turn) pause_briefly(turn);
+    }
+
     std::unique_ptr<Counter[]> counters_;
     int size_ = 0;
 };

@@ -22,9 +22,14 @@ inline __m512 from_bf16(__m256i values) {
 // 16 float32 to bfloat16, to nearest even.
 inline __m256i to_bf16(__m512 values) { return (__m256i)_mm512_cvtneps_pbh(values); }
 
-// acc + the products of 16 pairs of bfloat16; each lane sums its own pairs.
-inline __m512 dot_pairs(__m512 acc, __m512i a, __m512i b) {
-    return _mm512_dpbf16_ps(acc, (__m512bh)a, (__m512bh)b);
+// sums + the products of 16 pairs of bfloat16, or fours of bytes; each lane sums its own. As assembly: GCC 12 takes
+// the intrinsics' accumulator for a separate input and copies or spills it.
+inline void dot_twos(__m512& sums, __m512i a, __m512i b) {
+    __asm__("vdpbf16ps %2, %1, %0" : "+v"(sums) : "v"(a), "v"(b));
+}
+
+inline void dot_fours(__m512i& sums, __m512i unsigned_fours, __m512i signed_fours) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(unsigned_fours), "v"(signed_fours));
 }
 
 // 2^x for x ≤ 0, relative error under 2e-7; below −126 the smallest normal number.

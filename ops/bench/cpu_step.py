@@ -1,7 +1,7 @@
 """Step times of the CPU paths, taking turns in one run: native kernels by weight kind, and torch in bfloat16.
 
     python ops/bench/cpu_step.py                      # none, int8, auto and torch at 1, 4, 16, 32 sequences
-    python ops/bench/cpu_step.py --paths auto,none --rounds 30 --threads 2
+    python ops/bench/cpu_step.py --paths q4,q4-kv8 --rounds 30 --threads 2
 
 A step is what the runner does for a plan: decodes at a context of 225 tokens, and prompts of 180 and 512.
 Native paths also tell where the calling thread's time went. Compare within one run only: cores may be shared.
@@ -33,18 +33,24 @@ PATHS: dict[str, Quantization | None] = {
     "q4": "q4",
     "auto": "auto",
 }
-"""None: torch; else the weights of the native kernels."""
+"""None: torch; else the weights of the native kernels. ``-kv8`` behind it: keys and values in 8 bits."""
+KV8 = "-kv8"
 CASES = ((1, 225, 1), (4, 225, 1), (16, 225, 1), (32, 225, 1), (1, 180, 180), (1, 512, 512))
 """Sequences, context, new tokens of each."""
 
 
 def load(checkpoint: Checkpoint, path: str) -> TorchRunner:
     """The runner that computes by this path."""
-    quantization = PATHS[path]
+    quantization = PATHS[path.removesuffix(KV8)]
     cpu = (
         CpuSettings(kernels="torch")
         if quantization is None
-        else CpuSettings("native", quantization, default_cache_dir())
+        else CpuSettings(
+            "native",
+            quantization,
+            default_cache_dir(),
+            kv_cache_dtype="int8" if path.endswith(KV8) else "auto",
+        )
     )
     return TorchRunner.load(
         checkpoint, dtype="bfloat16", kv_cache_bytes=400 << 20, max_model_len=2048, cpu=cpu
@@ -110,7 +116,7 @@ def main() -> None:
             parts = " ".join(f"{value:8.2f}" for value in medians[1:])
             least = min(row[0] for row in rows)
             print(
-                f"{sequences:3d} x {new:3d} @ {context}  {path:6s} {medians[0]:8.2f} ({least:.2f})  {parts}"
+                f"{sequences:3d} x {new:3d} @ {context}  {path:8s} {medians[0]:8.2f} ({least:.2f})  {parts}"
             )
 
 

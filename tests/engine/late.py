@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 from tests.engine.asking import TOKENIZER
 
 from headway.engine.engine import Engine
-from headway.engine.interfaces import Runner
+from headway.engine.interfaces import LaunchingRunner, Runner
+from headway.engine.launch_lane import LaunchLane
 from headway.engine.limits import StepLimits
 from headway.engine.memory_settings import MemorySettings
 from headway.engine.policy import Fcfs, Policy
@@ -18,6 +21,8 @@ from headway.engine.values import StepPlan, StepResult
 
 class Late:
     """The device comes to a plan only when its result is waited for."""
+
+    starts_early = False
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
@@ -57,6 +62,47 @@ class Early(Late):
         if isinstance(self.outcome, Exception):
             raise self.outcome
         return self.outcome
+
+
+class Launched(Late):
+    """The device gets a plan before anybody has waited for the one before, and is done with it at once."""
+
+    starts_early = True
+
+    def __init__(self, runner: Runner) -> None:
+        super().__init__(runner)
+        self.lane = LaunchLane(cast(LaunchingRunner, Launching(runner)))
+
+    def start(self, plan: StepPlan) -> None:
+        self.lane.start(plan)
+
+    def wait(self) -> StepResult:
+        return self.lane.wait()
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        return self.lane.execute(plan)
+
+
+class Launching:
+    """The toy model as a ``LaunchingRunner``."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self.results: deque[StepResult] = deque()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.runner, name)
+
+    def launch(self, plan: StepPlan) -> None:
+        assert len(self.results) < 2, "two steps are under way at most"
+        self.results.append(self.runner.execute(plan))
+
+    def collect(self) -> StepResult:
+        return self.results.popleft()
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        self.results.clear()
+        return self.runner.execute(plan)
 
 
 def ahead_engine(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
+from tests.engine.hugging_face import reference_model
 
 from headway.engine.checkpoint import Checkpoint, open_checkpoint
 from headway.engine.engine import Engine
@@ -76,22 +76,7 @@ def prompts(tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
 
 @pytest.fixture(scope="module")
 def reference(path: Path) -> Any:
-    """Hugging Face's model, with the shape and weights that transformers reads from the same file.
-
-    The parts of ``from_pretrained(folder, gguf_file=...)``, which as a whole asks for the accelerate package.
-    """
-    modeling_gguf = importlib.import_module("transformers.modeling_gguf_pytorch_utils")
-    transformers = importlib.import_module("transformers")
-    config = transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    weights = modeling_gguf.load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)[
-        "tensors"
-    ]
-    absent, unknown = model.load_state_dict(weights, strict=False)
-    assert absent == ["lm_head.weight"], "the head is tied to the embedding; nothing else may be left random"
-    assert unknown == []
-    model.tie_weights()
-    return model.eval()
+    return reference_model(path)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests.engine.asking import GREEDY, ask, make_engine, run, tokens_of
-from tests.engine.late import Early, Late, ahead_engine, discarded, recorded
+from tests.engine.late import Early, Late, Launched, ahead_engine, discarded, recorded
 
 from headway.engine.engine import Engine
 from headway.engine.errors import InvariantError
@@ -16,7 +16,7 @@ from headway.engine.policy import Fcfs, Priority
 from headway.engine.scripted import ByteTokenizer, ScriptedRunner
 from headway.engine.values import PLACEHOLDER, FinishReason, Output, Sampling, StepPlan
 
-DEVICES = pytest.mark.parametrize("thread", [Late, Early])
+DEVICES = pytest.mark.parametrize("thread", [Late, Early, Launched])
 
 
 def names(plan: StepPlan) -> list[str]:

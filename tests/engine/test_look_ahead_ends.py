@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests.engine.asking import BANG, GREEDY, ask, run, saying, text_of, tokens_of
-from tests.engine.late import Early, Late, ahead_engine, discarded, recorded
+from tests.engine.late import Early, Late, Launched, ahead_engine, discarded, recorded
 from tests.engine.stepping import TOKEN, make_scheduler, planned, request, result_of, step
 from tests.simulation.preemption_world import CHEAP_SWAPS
 
@@ -21,7 +21,7 @@ from headway.engine.scripted import ScriptedRunner
 from headway.engine.values import FinishReason, RequestKey, Sampling
 
 A = RequestKey("a", 0)
-DEVICES = pytest.mark.parametrize("thread", [Late, Early])
+DEVICES = pytest.mark.parametrize("thread", [Late, Early, Launched])
 
 
 # -- Ends that nobody could know -------------------------------------------------------------------

@@ -124,12 +124,23 @@ def test_it_is_nearer_to_float32_than_torch_in_bfloat16(name: str, block_size: i
         assert float((got - wanted).square().mean()) <= float((theirs - wanted).square().mean())
 
 
-@pytest.mark.parametrize("quantization", ["none", "int8"])
+@pytest.mark.parametrize("block_size", [4, 16, 64])
+@pytest.mark.parametrize("name", list(MODELS))
+def test_in_float32_it_is_torchs_but_for_the_order_of_sums(name: str, block_size: int) -> None:
+    wanted = Sequences(load(MODELS[name], kernels=False, dtype="float32", block_size=block_size)).all()
+    ours = Sequences(load(MODELS[name], dtype="float32", block_size=block_size)).all()
+    for expected, got in zip(wanted, ours, strict=True):
+        assert float((got - expected).abs().max()) <= 2e-5 * float(expected.abs().max())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "quantization"), [("bfloat16", "none"), ("bfloat16", "int8"), ("float32", "none")]
+)
 @pytest.mark.parametrize("name", ["llama, 9 heads on 3", "mistral, window", "qwen3"])
 def test_a_row_has_the_same_bits_alone_and_in_any_batch_and_any_chunks(
-    name: str, quantization: Quantization
+    name: str, dtype: str, quantization: Quantization
 ) -> None:
-    runner = load(MODELS[name], quantization)
+    runner = load(MODELS[name], quantization, dtype=dtype)
     together = Sequences(runner).all()
 
     def alone(place: int, chunks: Sequence[int]) -> Tensor:
@@ -177,20 +188,19 @@ def shared_runner() -> TorchRunner:
     return _SHARED[0]
 
 
-def test_the_number_of_threads_changes_no_bit() -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_the_number_of_threads_changes_no_bit(dtype: torch.dtype) -> None:
     config, library = MODELS["llama, 9 heads on 3"], native_library()
-    weights = load_native_weights(library, RandomCheckpoint(config), LENGTH, "none")
+    weights = load_native_weights(library, RandomCheckpoint(config), LENGTH, "none", dtype)
     results: list[Tensor] = []
     for threads in (1, 2, 5):
-        cache = KVCache(
-            config, block_count=100, block_size=16, dtype=torch.bfloat16, device=torch.device("cpu")
-        )
+        cache = KVCache(config, block_count=100, block_size=16, dtype=dtype, device=torch.device("cpu"))
         model = NativeModel(library, weights, cache, threads)
         runner = TorchRunner(
             config,
             model,
             cache,
-            dtype=torch.bfloat16,
+            dtype=dtype,
             device=torch.device("cpu"),
             max_model_len=LENGTH,
             clock=lambda: 0.0,
@@ -200,10 +210,11 @@ def test_the_number_of_threads_changes_no_bit() -> None:
     assert all(torch.equal(result, results[0]) for result in results)
 
 
-def test_what_lies_in_blocks_behind_a_sequence_never_reaches_it() -> None:
-    runner = load(MODELS["mistral, window"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_what_lies_in_blocks_behind_a_sequence_never_reaches_it(dtype: str) -> None:
+    runner = load(MODELS["mistral, window"], dtype=dtype)
     clean = Sequences(runner).all()
-    poisoned = load(MODELS["mistral, window"])
+    poisoned = load(MODELS["mistral, window"], dtype=dtype)
     with torch.inference_mode():
         poisoned._cache.pools.fill_(float("nan"))
     for wanted, got in zip(clean, Sequences(poisoned).all(), strict=True):
@@ -218,6 +229,25 @@ def test_the_most_likely_token_is_the_first_of_the_largest_logits() -> None:
     ends = torch.tensor([len(chunk.token_ids) for chunk in chunks]).cumsum(0) - 1
     result = runner.execute(StepPlan(1, chunks))
     assert [entry.token_id for entry in result.sampled] == logits[ends].argmax(dim=-1).tolist()
+
+
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+@pytest.mark.parametrize("name", ["llama, 9 heads on 3", "mistral, window", "qwen3"])
+def test_rows_that_alone_go_through_the_last_layer_have_the_bits_that_they_have_among_all(
+    name: str, quantization: Quantization
+) -> None:
+    runner = load(MODELS[name], quantization)
+    sequences = Sequences(runner)
+    chunks = tuple(sequences.chunk(place, count) for place, count in enumerate((140, 37, 1, 90)))
+    everything = runner.logits(StepPlan(0, chunks))
+    model, answers = runner._model, [runner._answer(chunk) for chunk in chunks]
+    assert isinstance(model, NativeModel)
+    wanted = [267, 139, 0, 177, 53]
+    most_likely, kept = model.forward(chunks, answers, wanted, 3)
+    assert torch.equal(kept, everything[wanted[:3]])
+    assert most_likely.tolist() == everything[wanted].argmax(dim=-1).tolist()
+    # Wanted twice: then all rows go on, to the same bits.
+    assert torch.equal(model.forward(chunks, answers, [5, 5], 2)[1], everything[[5, 5]])
 
 
 def test_greedy_rows_among_others_get_the_tokens_that_they_get_alone() -> None:

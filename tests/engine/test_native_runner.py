@@ -112,7 +112,6 @@ def test_without_a_compiler_torch_computes_and_the_log_can_say_why(
     ("cpu", "options", "reason"),
     [
         (CpuSettings("torch", "auto", CACHE_DIR), {}, "torch was asked for"),
-        (CpuSettings("auto", "auto", CACHE_DIR), {"dtype": "float32"}, "float32 is torch's"),
         (CpuSettings("auto", "auto", CACHE_DIR), {"block_size": 5}, "odd"),
         (CpuSettings("auto", "auto", None), {}, "no folder"),
     ],
@@ -125,7 +124,7 @@ def test_torch_computes_where_the_kernels_do_not(
     assert reason in runner.kernels
 
 
-@pytest.mark.parametrize(("quantization", "kinds"), [("none", "BF16"), ("int8", "Q8_0"), ("auto", "Q8_0")])
+@pytest.mark.parametrize(("quantization", "kinds"), [("none", "BF16"), ("int8", "Q8_0")])
 def test_what_computes_is_told_with_its_weights(quantization: Quantization, kinds: str) -> None:
     native_library()
     runner = load(CpuSettings("auto", quantization, CACHE_DIR))

@@ -1,28 +1,36 @@
-"""The demo model on native kernels: its perplexity is near float32's, its greedy answers up to ties."""
+"""The demo model on native kernels: perplexity near float32's, greedy answers Hugging Face's up to ties."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from tests.engine.hugging_face import same_weights_model
 from tests.engine.test_hf_equality import QUESTIONS
 from tests.native_kernels import CACHE_DIR, native_library
-from torch import Tensor
 
 from headway.engine.checkpoint import Checkpoint, open_checkpoint
+from headway.engine.content import StoredCheckpoint, content_digest
 from headway.engine.cpu_kernels import CpuSettings, Quantization
 from headway.engine.interfaces import Tokenizer
 from headway.engine.model_source import resolve_model
+from headway.engine.quantization_check import WINDOW, log_likelihoods, text_tokens
+from headway.engine.quantization_choice import RECORDED
 from headway.engine.torch_runner import TorchRunner
 from headway.engine.values import Admitted, Chunk, RequestKey, Sampling, StepPlan
 
 pytestmark = pytest.mark.timeout(400)
 
-TEXT = (Path(__file__).parent / "perplexity.txt").read_text(encoding="utf-8")
-WINDOW = 900
+RECORD: dict[str, Any] = json.loads((Path(__file__).parent / "opticks_float32.json").read_text())
+"""float32's log-likelihood of each window: ``ops/bench/perplexity.py --record``."""
+WINDOWS = 16
+"""Of those, 8,192 tokens."""
+BOUND = math.log(1.01)
 ANSWER_TOKENS = 40
 GREEDY = Sampling(temperature=0.0, ignore_eos=True)
 TIE = 0.25
@@ -30,8 +38,13 @@ TIE = 0.25
 
 
 @pytest.fixture(scope="module")
-def checkpoint() -> Checkpoint:
-    return open_checkpoint(resolve_model("smollm2-135m").path)
+def path() -> Path:
+    return resolve_model("smollm2-135m").path
+
+
+@pytest.fixture(scope="module")
+def checkpoint(path: Path) -> Checkpoint:
+    return open_checkpoint(path)
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +53,8 @@ def tokenizer(checkpoint: Checkpoint) -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def exact(checkpoint: Checkpoint) -> TorchRunner:
-    return TorchRunner.load(checkpoint, dtype="float32", kv_cache_bytes=128 << 20, max_model_len=1024)
+def tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
+    return text_tokens(tokenizer)
 
 
 def native(checkpoint: Checkpoint, quantization: Quantization) -> TorchRunner:
@@ -55,52 +68,53 @@ def native(checkpoint: Checkpoint, quantization: Quantization) -> TorchRunner:
     )
 
 
-def logits(runner: TorchRunner, tokens: Sequence[int]) -> Tensor:
-    key = RequestKey("text", 0)
-    chunk = Chunk(key, 0, tuple(tokens), tuple(range(-(-len(tokens) // runner.block_size))), samples=True)
-    return runner.logits(StepPlan(1, (chunk,), (Admitted(key, tuple(tokens), (), GREEDY),)))
+def test_the_record_is_float32s(checkpoint: Checkpoint, tokens: tuple[int, ...]) -> None:
+    assert RECORD["window"] == WINDOW
+    assert len(RECORD["log_likelihoods"]) == math.ceil(len(tokens) / WINDOW)
+    runner = TorchRunner.load(checkpoint, dtype="float32", kv_cache_bytes=64 << 20, max_model_len=WINDOW)
+    for index in (0, len(tokens) // WINDOW):
+        window = tokens[index * WINDOW : (index + 1) * WINDOW]
+        assert float(log_likelihoods(runner, window).sum()) == pytest.approx(
+            RECORD["log_likelihoods"][index], abs=0.01
+        )
 
 
-def log_likelihood(runner: TorchRunner, tokens: Sequence[int]) -> float:
-    scores = torch.log_softmax(logits(runner, tokens)[:-1], dim=-1)
-    return float(scores.gather(1, torch.tensor(tokens[1:]).unsqueeze(1)).sum())
-
-
-def perplexity(runner: TorchRunner, tokens: Sequence[int]) -> float:
-    """Over windows: rounding noise of one short text would hide what a kind of weight costs on average."""
-    windows = [tokens[start : start + WINDOW] for start in range(0, len(tokens), WINDOW)]
-    total = sum(log_likelihood(runner, window) for window in windows)
-    return math.exp(-total / (len(tokens) - len(windows)))
-
-
-@pytest.fixture(scope="module")
-def tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
-    return tokenizer.encode(TEXT, add_special_tokens=False)
-
-
-@pytest.fixture(scope="module")
-def exact_perplexity(exact: TorchRunner, tokens: tuple[int, ...]) -> float:
-    return perplexity(exact, tokens)
-
-
+@pytest.mark.parametrize("quantization", ["none", "q4", pytest.param("int8", marks=pytest.mark.soak)])
 def test_perplexity_is_within_a_hundredth_of_float32(
-    checkpoint: Checkpoint, tokens: tuple[int, ...], exact_perplexity: float
+    quantization: Quantization, checkpoint: Checkpoint, tokens: tuple[int, ...]
 ) -> None:
-    """Of bfloat16. With int8 activations it is not, on some texts: that is why ``none`` is the default."""
-    assert len(tokens) > 1500
-    assert perplexity(native(checkpoint, "none"), tokens) <= 1.01 * exact_perplexity
+    text = tokens[: WINDOWS * WINDOW]
+    assert len(text) >= 8000
+    scores = log_likelihoods(native(checkpoint, quantization), text)
+    losses = sum(RECORD["log_likelihoods"][:WINDOWS]) - float(scores.sum())
+    assert losses / len(scores) <= BOUND
 
 
-def test_greedy_answers_are_those_of_float32_up_to_ties(
-    checkpoint: Checkpoint, tokenizer: Tokenizer, exact: TorchRunner
+def test_auto_takes_what_the_test_above_measures(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    assert isinstance(checkpoint, StoredCheckpoint)
+    assert RECORDED[content_digest(checkpoint.files(), tmp_path)[:24]][0] == "q4"
+    runner = native(checkpoint, "auto")
+    assert runner.kernels == "native (Q4_1, head Q8_0)"
+    assert "on record" in runner.weights
+
+
+def test_greedy_answers_in_bfloat16_are_hugging_faces_up_to_ties(
+    path: Path, checkpoint: Checkpoint, tokenizer: Tokenizer
 ) -> None:
-    runner = native(checkpoint, "none")
+    theirs = same_weights_model(path, checkpoint, torch.bfloat16)
     prompts = [tokenizer.render_chat([{"role": "user", "content": question}]) for question in QUESTIONS]
-    for prompt, answer in zip(prompts, greedy(runner, prompts), strict=True):
-        # At each of its tokens, what float32 says after the same beginning.
-        theirs = logits(exact, prompt + answer)[len(prompt) - 1 : -1]
-        chosen = theirs.gather(1, torch.tensor(answer).unsqueeze(1)).squeeze(1)
-        assert float((theirs.amax(dim=-1) - chosen).max()) <= TIE
+    assert len(prompts) == 20
+    ties: list[float] = []
+    for prompt, answer in zip(prompts, greedy(native(checkpoint, "none"), prompts), strict=True):
+        # At each of its tokens, what they say after the same beginning.
+        with torch.inference_mode():
+            logits = theirs(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1].float()
+        chosen = logits.gather(1, torch.tensor(answer).unsqueeze(1)).squeeze(1)
+        behind = logits.amax(dim=-1) - chosen
+        assert float(behind.max()) <= TIE
+        ties += behind[behind > 0].tolist()
+    # Of 800 tokens two were ties when this was written, 0.25 and 0.0625 behind theirs; the others equal.
+    assert len(ties) <= 10
 
 
 def greedy(runner: TorchRunner, prompts: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:

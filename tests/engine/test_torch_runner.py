@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headway.engine.compute_dtype import compute_dtype
 from headway.engine.errors import InvariantError, ModelError
-from headway.engine.interfaces import Tokenizer
+from headway.engine.interfaces import Runner, Tokenizer
 from headway.engine.model_config import Architecture, ModelConfig, RopeConfig
 from headway.engine.torch_runner import TorchRunner
 from headway.engine.values import Admitted, Chunk, RequestKey, Sampled, Sampling, StepPlan
@@ -92,7 +92,7 @@ def runner() -> TorchRunner:
 class Answers:
     """Runs requests to a given length by hand-made plans, ``chunk_tokens`` of each per step."""
 
-    def __init__(self, runner: TorchRunner, chunk_tokens: int = 1000, epoch: int = 1) -> None:
+    def __init__(self, runner: Runner, chunk_tokens: int = 1000, epoch: int = 1) -> None:
         self.runner = runner
         self.chunk_tokens = chunk_tokens
         self.epoch = epoch

@@ -33,6 +33,7 @@ from headway.kernels.weight_rows import (
     WeightRows,
     bf16_rows,
     dequantized,
+    f32_rows,
     gguf_rows,
     int8_rows,
     q8_0_rows,
@@ -59,6 +60,8 @@ def random_rows(kind: WeightKind, outputs: int, inputs: int, seed: int = 0) -> W
     weight = torch.randn(outputs, inputs, generator=generator) * 0.05
     if kind is WeightKind.BF16:
         return bf16_rows(weight)
+    if kind is WeightKind.F32:
+        return f32_rows(weight)
     if kind is WeightKind.INT8:
         return int8_rows(weight)
     blocks = torch.randint(

@@ -47,7 +47,9 @@ def test_items_cover_what_each_token_sees_exactly_once(
     plan = plan_varlen(sequences(lengths), shape(window, heads), chip, deterministic=deterministic)
     tokens = plan.tile.rows // (heads // 2)
     covered: dict[int, list[tuple[int, int]]] = {}
-    for sequence, start, count, first, key_start, key_end, _ in int_rows(plan.items):
+    lines = int_rows(plan.tables)
+    for line, start, count, first, key_start, key_end, _ in int_rows(plan.items):
+        sequence = lines[line][0]
         assert 1 <= count <= tokens
         assert key_start < key_end
         assert key_start % plan.tile.keys == 0
@@ -106,6 +108,12 @@ def test_uploads_start_where_wide_loads_may() -> None:
     for tensor in (plan.items, plan.merges, plan.tables):
         assert tensor.storage_offset() * tensor.element_size() % 16 == 0
     assert plan.tables.stride(0) % 16 == 0
+
+
+def test_tables_take_the_lines_that_their_blocks_fill() -> None:
+    plan = plan_varlen(sequences([(1, 900), (3, 40), (1, 257)]), shape(), H100)
+    blocks = [-(-context // 16) for context in (900, 40, 257)]
+    assert len(plan.tables) == sum(-(-count // 16) for count in blocks)
 
 
 @pytest.mark.parametrize("window", [None, 1, 7, 30, 31, 100])

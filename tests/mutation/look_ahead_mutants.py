@@ -101,8 +101,8 @@ LOOK_AHEAD_MUTANTS = (
     Mutant(
         "a placeholder is executed alone as it is",
         "engine/isolation.py",
-        "named = chunk._replace(token_ids=known[chunk.start : chunk.start + len(chunk.token_ids)])",
-        "named = chunk if known else chunk",
+        "named = chunk._replace(token_ids=tokens, draft_tokens=0)",
+        "named = chunk if tokens else chunk",
         FAILURES,
     ),
     Mutant(

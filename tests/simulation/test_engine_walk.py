@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.engine.late import Early, Late
+from tests.engine.late import Early, Late, Launched
 
 from headway.engine.engine import Engine
 from headway.engine.errors import ContextLengthError, RequestError
@@ -100,7 +100,8 @@ class EngineWalk(RuleBasedStateMachine):
         memory=st.sampled_from(MEMORIES),
         host_slots=st.sampled_from((0, 3, 8)),
         copy_delay=st.integers(0, 2),
-        device=st.sampled_from((None, Late, Early)),
+        device=st.sampled_from((None, Late, Early, Launched)),
+        drafts=st.sampled_from((0, 1, 4)),
     )
     def make(
         self,
@@ -117,6 +118,7 @@ class EngineWalk(RuleBasedStateMachine):
         host_slots: int,
         copy_delay: int,
         device: type[Late] | None,
+        drafts: int,
     ) -> None:
         self.failing: set[str] = set()
         self.runner = ScriptedRunner(
@@ -145,6 +147,7 @@ class EngineWalk(RuleBasedStateMachine):
                 policy=POLICIES[policy](),
                 memory=memory,
                 looks_ahead=device is not None,
+                max_draft_tokens=drafts,
             )
         self.looks_ahead = device is not None
         self.planned_at = 0.0

@@ -1,0 +1,72 @@
+"""What ``--deterministic`` adds: a refusal where the promise cannot be kept, rows sampled one by one, a mark.
+
+The promise: a request's tokens and log-probabilities are the same bits alone, in any batch, in any chunks,
+preempted, swapped or resumed. The native CPU kernels keep it by construction, whatever the number of threads:
+each sum has one order, given by its own row and by absolute positions. What remains is sampling, where torch
+divides long sums among threads and vectors by the shape of the batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from headway.engine.cpu_kernels import Computation
+from headway.engine.errors import ModelError
+from headway.engine.interfaces import Runner
+from headway.engine.sampler import Sampler, SamplingRow
+from headway.engine.values import Admitted, Chunk, RequestKey, Sampled, Sampling, StepPlan
+
+MARK_SAMPLING = Sampling(temperature=1.0, top_p=0.95, seed=1, logprobs=8)
+"""Draws, truncation and log-probabilities are all in the mark."""
+MARK_TOKENS = 96
+"""More than one of the kernels' tiles of 64 keys."""
+
+
+def check_deterministic(chosen: Computation, device: torch.device) -> None:
+    """ModelError where a batch's size decides in which order sums run."""
+    if device.type != "cpu":
+        raise ModelError(
+            f"--deterministic is for CPUs: on {device.type} the vendor's matrix products choose the order of "
+            "their sums by the size of the batch; take --device cpu, or leave --deterministic out"
+        )
+    if chosen.library is None:
+        raise ModelError(
+            "--deterministic needs the native CPU kernels, since torch's products choose the order of their "
+            f"sums by the size of the batch, and they cannot run: {chosen.reason}"
+        )
+
+
+class RowByRowSampler(Sampler):
+    """A ``Sampler`` whose rows share nothing: each one alone, in memory of its own, on one thread."""
+
+    def sample(self, logits: Tensor, rows: Sequence[SamplingRow]) -> tuple[Sampled, ...]:
+        """As ``Sampler.sample``, with the same bits in every batch."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            # A copy: vectors begin where memory is aligned, so a row in the middle would be cut differently.
+            return tuple(
+                super(RowByRowSampler, self).sample(logits[i : i + 1].clone(), (row,))[0]
+                for i, row in enumerate(rows)
+            )
+        finally:
+            torch.set_num_threads(threads)
+
+
+def mark_of(runner: Runner) -> str:
+    """12 hex digits over what a fixed request gets: where they are equal, so are all answers.
+
+    They change with weights, their form, dtype, kernels, compiler and CPU. Nothing stays behind.
+    """
+    length = min(MARK_TOKENS, runner.max_model_len - 1)
+    key = RequestKey("deterministic-mark", 0)
+    prompt = tuple(7919 * place % runner.vocab_size for place in range(length))
+    chunk = Chunk(key, 0, prompt, tuple(range(-(-length // runner.block_size))), samples=True)
+    result = runner.execute(StepPlan(0, (chunk,), (Admitted(key, prompt, (), MARK_SAMPLING),)))
+    runner.execute(StepPlan(0, (), released=(key,)))
+    # repr of a float is exact.
+    return hashlib.sha256(repr([tuple(entry)[1:] for entry in result.sampled]).encode()).hexdigest()[:12]

@@ -1,0 +1,174 @@
+"""From a checkpoint to a runner on a GPU: memory counted out, weights laid out, graphs recorded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from headway.engine.checkpoint import Checkpoint
+from headway.engine.compute_dtype import compute_dtype
+from headway.engine.errors import ModelError
+from headway.engine.fused_model import FusedModel
+from headway.engine.fused_runner import FusedRunner
+from headway.engine.fused_step import DECODE_TOKENS
+from headway.engine.kv_cache import KVCache, block_bytes, block_count_within
+from headway.engine.linear import Linear
+from headway.engine.model_config import ModelConfig
+from headway.engine.rope import rotary_tables
+from headway.engine.scaled_linear import ScaledLinear
+from headway.engine.shard import WHOLE, Shard
+from headway.engine.step_graphs import DECODE_MEETINGS, CudaGraphs, GraphMaker
+from headway.engine.torch_weights import MakeProduct, load_weights, weight_bytes
+from headway.engine.warm_up import warm_up
+from headway.kernels.attention_plan import AttentionShape
+from headway.kernels.launch import Chip, chip_of
+from headway.kernels.triton_language import AVAILABLE
+
+GpuQuantization: TypeAlias = Literal["none", "int8", "fp8"]
+"""Of the layers' weights, one scale per output; activations and head keep their dtype."""
+
+KV_SHARE = 0.9
+"""Of the memory that the weights leave, for the KV cache unless it was given: the rest is for activations,
+graphs and the libraries' workspaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSettings:
+    """What the caller wants of a GPU."""
+
+    quantization: GpuQuantization = "none"
+    has_graphs: bool = True
+    max_sequences: int = 32
+    """Requests of a step that decode buckets are recorded for before anybody waits."""
+
+
+def can_fuse(device: torch.device) -> bool:
+    """Whether the GPU's kernels can run there: a GPU, and Triton to compile for it."""
+    return device.type == "cuda" and AVAILABLE
+
+
+def load_fused_runner(
+    checkpoint: Checkpoint,
+    *,
+    kv_cache_bytes: int | None,
+    host_cache_bytes: int = 0,
+    dtype: str = "auto",
+    device: str = "cuda",
+    block_size: int = 16,
+    max_model_len: int | None = None,
+    gpu: GpuSettings | None = None,
+    shard: Shard = WHOLE,
+    graphs: GraphMaker | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> FusedRunner:
+    """Load, lay out and warm up a model, or one shard of it.
+
+    ``kv_cache_bytes`` None: most of what the weights leave on the device. ``host_cache_bytes``: pinned host
+    memory for swapped requests. ``graphs``: instead of CUDA's. Raises ModelError, saying what to change.
+    """
+    gpu, place = gpu or GpuSettings(), torch.device(device)
+    config = shard.config(checkpoint.config)
+    number = compute_dtype(dtype, place, {})
+    make_product = _make_product(gpu.quantization, number)
+    weights_size = _weight_bytes(config, number, gpu.quantization)
+    blocks = shard.agree(
+        block_count_within(
+            config,
+            kv_cache_bytes=_kv_cache_bytes(kv_cache_bytes, weights_size, place),
+            block_size=block_size,
+            dtype=number,
+        )
+    )
+    limit = min(config.max_position, max_model_len or config.max_position, blocks * block_size)
+    chip = chip_of(place)
+    with torch.inference_mode():
+        cache = KVCache(config, block_count=blocks, block_size=block_size, dtype=number, device=place)
+        tables = rotary_tables(config.rope, config.head_dim, limit, number, place)
+        weights = load_weights(checkpoint, number, place, shard=shard, make_product=make_product)
+        model = FusedModel(config, weights, tables, chip)
+    if gpu.has_graphs and graphs is None and place.type == "cuda":
+        graphs = CudaGraphs(place)
+    runner = FusedRunner(
+        config,
+        model,
+        cache,
+        attention_shape(config, block_size, number, place),
+        chip,
+        max_model_len=limit,
+        clock=clock,
+        host_slots=host_cache_bytes // block_bytes(config, block_size, number),
+        graphs=graphs if gpu.has_graphs else None,
+        kernels=_in_words(chip, gpu, shard, graphs is not None),
+    )
+    rows = tuple(count for count in DECODE_TOKENS if count < 2 * gpu.max_sequences)
+    warm_up(runner, decode_rows=rows, times=DECODE_MEETINGS + 1 if gpu.has_graphs else 1)
+    return runner
+
+
+def attention_shape(
+    config: ModelConfig, block_size: int, dtype: torch.dtype, device: torch.device
+) -> AttentionShape:
+    """What attention has to know of a model."""
+    return AttentionShape(
+        query_heads=config.query_head_count,
+        kv_heads=config.kv_head_count,
+        head_dim=config.head_dim,
+        block_size=block_size,
+        sliding_window=config.sliding_window,
+        dtype=dtype,
+        device=device,
+    )
+
+
+def _make_product(quantization: GpuQuantization, dtype: torch.dtype) -> MakeProduct:
+    if quantization == "none":
+        return Linear
+    if dtype == torch.float32:
+        raise ModelError(f"quantization {quantization} multiplies with bfloat16: leave out --dtype float32")
+
+    def make(weight: Tensor, bias: Tensor | None) -> ScaledLinear:
+        return ScaledLinear(weight, bias, quantization)
+
+    return make
+
+
+def _weight_bytes(config: ModelConfig, dtype: torch.dtype, quantization: GpuQuantization) -> int:
+    """Bytes of the shard's weights: the head is counted whole, though ranks share it."""
+    whole = weight_bytes(config, dtype)
+    if config.tied_embeddings:
+        whole -= config.vocab_size * config.hidden_size * dtype.itemsize  # a GPU needs no second layout of it
+    if quantization == "none":
+        return whole
+    kept = weight_bytes(replace(config, layer_count=0), dtype)
+    return kept + (whole - kept) // dtype.itemsize
+
+
+def _kv_cache_bytes(given: int | None, weights: int, device: torch.device) -> int:
+    if device.type != "cuda":
+        if given is None:
+            raise ModelError("say how large the KV cache may be (--kv-cache)")
+        return given
+    free, _ = torch.cuda.mem_get_info(device)
+    left = free - weights
+    if left <= 0 or (given or 0) > left:
+        raise ModelError(
+            f"too little memory on {device}: weights take {weights / 2**30:.2f} of {free / 2**30:.2f} GiB "
+            "that are free; lower --kv-cache, take --quantization fp8, a smaller model, or more GPUs "
+            "(--tensor-parallel)"
+        )
+    return given or int(KV_SHARE * left)
+
+
+def _in_words(chip: Chip, gpu: GpuSettings, shard: Shard, has_graphs: bool) -> str:
+    parts = [f"triton for {chip.name}"]
+    if gpu.quantization != "none":
+        parts.append(f"{gpu.quantization} weights")
+    parts.append("graphs" if has_graphs and gpu.has_graphs else "no graphs")
+    if shard.size > 1:
+        parts.append(f"rank {shard.rank} of {shard.size}")
+    return ", ".join(parts)

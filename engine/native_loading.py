@@ -1,0 +1,70 @@
+"""A model on the native CPU kernels: which form its weights take, and where they come from."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from headway.engine.checkpoint import Checkpoint
+from headway.engine.cpu_kernels import Computation, CpuSettings
+from headway.engine.kv_cache import INT8, KVCache, block_bytes
+from headway.engine.model_config import ModelConfig
+from headway.engine.native_model import NativeModel
+from headway.engine.native_weights import kinds_of
+from headway.engine.quantization_check import WINDOW
+from headway.engine.quantization_choice import Choice, Load, choose_quantization
+from headway.engine.weight_cache import WeightSource, load_cached_weights
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model, and for people what computes it and where its weights are."""
+
+    model: NativeModel
+    kernels: str
+    weights: str
+
+
+def settle(
+    cpu: CpuSettings, chosen: Computation, checkpoint: Checkpoint, dtype: torch.dtype, load: Load
+) -> tuple[CpuSettings, str]:
+    """The settings with a form instead of ``auto``, and why that form; float32 keeps its weights as they are.
+
+    ModelError: there is no room to measure.
+    """
+    if cpu.quantization != "auto":
+        return cpu, ""
+    choice = Choice("none", "")
+    if chosen.library is not None and cpu.cache_dir is not None and dtype == torch.bfloat16:
+        choice = choose_quantization(checkpoint, cpu.cache_dir, load, threads=torch.get_num_threads())
+    return replace(cpu, quantization=choice.quantization), choice.reason
+
+
+def window_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
+    """KV that the measurement of a form needs."""
+    return (-(-WINDOW // block_size) + 1) * block_bytes(config, block_size, dtype)
+
+
+def load_native_model(
+    library: ctypes.CDLL,
+    checkpoint: Checkpoint,
+    cache: KVCache,
+    cpu: CpuSettings,
+    *,
+    positions: int,
+    dtype: torch.dtype,
+    reason: str,
+) -> LoadedModel:
+    """On this cache, for ``positions``; ``reason``: why its weights have the form that they have."""
+    threads = torch.get_num_threads()
+    folder: Path | None = cpu.cache_dir if cpu.keeps_weights else None
+    source = WeightSource(library, checkpoint, positions, cpu.quantization, dtype, threads)
+    loaded = load_cached_weights(source, folder)
+    return LoadedModel(
+        NativeModel(library, loaded.model, cache, threads, cpu.cores),
+        kernels=f"native ({kinds_of(loaded.model)}{', KV int8' if cache.pools.dtype == INT8 else ''})",
+        weights="; ".join(part for part in (reason, loaded.place) if part),
+    )

@@ -1,0 +1,115 @@
+"""What ``--deterministic`` costs: runners with and without it in turns, on the same decode steps.
+
+    .venv/bin/python ops/bench/deterministic.py [--model NAME] [--dtypes bfloat16,float32] [--rounds 9]
+
+Each line: how the tokens are chosen, sequences in the batch, milliseconds per step without and with it
+(medians of the rounds), the median of the rounds' ratios with the lowest and the highest. On two cores that
+others may share: compare within one run only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as a worker does, before torch is loaded
+
+import torch
+
+from headway.engine.checkpoint import Checkpoint, open_checkpoint
+from headway.engine.cpu_kernels import CpuSettings
+from headway.engine.model_source import resolve_model
+from headway.engine.torch_runner import TorchRunner
+from headway.engine.values import Admitted, Chunk, RequestKey, Sampling, StepPlan
+from headway.services.settings import default_cache_dir
+
+CONTEXT = 225
+BLOCK_SIZE = 16
+STEPS = 4
+"""Per round and arm."""
+CHOICES = {
+    "greedy": Sampling(temperature=0.0),
+    "drawn": Sampling(temperature=0.8, seed=1),
+    "top-p 0.95": Sampling(temperature=0.8, top_p=0.95, seed=1),
+    "top-p and logprobs": Sampling(temperature=0.8, top_p=0.95, seed=1, logprobs=5),
+}
+
+
+def load(checkpoint: Checkpoint, dtype: str, *, is_deterministic: bool) -> TorchRunner:
+    """On the native kernels."""
+    return TorchRunner.load(
+        checkpoint,
+        dtype=dtype,
+        kv_cache_bytes=700 << 20,
+        block_size=BLOCK_SIZE,
+        cpu=CpuSettings("native", "none", default_cache_dir()),
+        is_deterministic=is_deterministic,
+    )
+
+
+def decodes(sequences: int, sampling: Sampling, vocab: int) -> tuple[tuple[Admitted, ...], StepPlan]:
+    """Every sequence's token at ``CONTEXT``."""
+    random, blocks = Random(0), -(-CONTEXT // BLOCK_SIZE)
+    keys = [RequestKey(f"s{index}", 0) for index in range(sequences)]
+    admitted = tuple(
+        Admitted(key, tuple(random.choices(range(vocab), k=CONTEXT)), (), replace(sampling, seed=index))
+        for index, key in enumerate(keys)
+    )
+    chunks = tuple(
+        Chunk(
+            newcomer.key,
+            start=CONTEXT - 1,
+            token_ids=newcomer.prompt_token_ids[-1:],
+            block_table=tuple(range(index * blocks, (index + 1) * blocks)),
+            samples=True,
+        )
+        for index, newcomer in enumerate(admitted)
+    )
+    return admitted, StepPlan(0, chunks)
+
+
+def seconds(runner: TorchRunner, plan: StepPlan) -> float:
+    """Of one step, on average of a few."""
+    started = time.perf_counter()
+    for _ in range(STEPS):
+        runner.execute(plan)
+    return (time.perf_counter() - started) / STEPS
+
+
+def main() -> None:
+    """Print a line per case."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--dtypes", default="bfloat16,float32")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=2)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    checkpoint = open_checkpoint(Path(resolve_model(given.model).path))
+    print("dtype     chosen              sequences   ms without     with   with / without (range)")
+    for dtype in given.dtypes.split(","):
+        arms = [load(checkpoint, dtype, is_deterministic=wanted) for wanted in (False, True)]
+        for name, sampling in CHOICES.items():
+            for sequences in (1, 8, 32):
+                admitted, plan = decodes(sequences, sampling, checkpoint.config.vocab_size)
+                for runner in arms:
+                    runner.execute(replace(plan, admitted=admitted))
+                rounds = [[seconds(runner, plan) for runner in arms] for _ in range(given.rounds)]
+                plain, ours = (1e3 * statistics.median(column) for column in zip(*rounds, strict=True))
+                ratios = sorted(after / before for before, after in rounds)
+                print(
+                    f"{dtype:9} {name:19} {sequences:9d}   {plain:10.2f} {ours:8.2f}   "
+                    f"{statistics.median(ratios):6.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Loads a model where more than one CPU computes it: by a GPU's own kernels, or over several devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headway.engine.errors import ModelError
+from headway.engine.interfaces import Runner
+from headway.services.settings import WorkerSettings
+
+if TYPE_CHECKING:  # torch takes a second to load, and the command line does without
+    import torch
+
+    from headway.engine.fused_loading import GpuSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerated:
+    """A runner, and what computes in words."""
+
+    runner: Runner
+    kernels: str
+
+
+def load_accelerated(
+    settings: WorkerSettings, path: Path, device: torch.device, *, threads: int, default_kv_bytes: int
+) -> Accelerated | None:
+    """None: nothing of it was asked for, and there is no GPU whose kernels can run.
+
+    ModelError: an option that cannot work there, or a model that does not fit; it says what to change.
+    """
+    if settings.tensor_parallel == 1 and device.type == "cpu":
+        return None  # and nothing of the below is loaded
+    from headway.engine.fused_loading import can_fuse, load_fused_runner
+
+    if settings.tensor_parallel == 1 and not can_fuse(device):
+        return None
+    _refuse_what_is_for_cpus(settings, device)
+    gpu = _gpu_settings(settings)
+    if settings.tensor_parallel > 1:
+        return _load_ranked(settings, path, device, gpu, threads=threads, default_kv_bytes=default_kv_bytes)
+    from headway.engine.checkpoint import open_checkpoint
+
+    runner = load_fused_runner(
+        open_checkpoint(path),
+        kv_cache_bytes=settings.kv_cache_bytes,
+        host_cache_bytes=settings.host_cache_bytes,
+        dtype=settings.dtype,
+        device=str(device),
+        block_size=settings.block_size,
+        max_model_len=settings.max_model_len,
+        gpu=gpu,
+    )
+    return Accelerated(runner, runner.kernels)
+
+
+def _load_ranked(
+    settings: WorkerSettings,
+    path: Path,
+    device: torch.device,
+    gpu: GpuSettings,
+    *,
+    threads: int,
+    default_kv_bytes: int,
+) -> Accelerated:
+    from headway.engine.ranked_loading import RankSettings
+    from headway.services.ranks import load_ranked
+
+    size, on_cpu = settings.tensor_parallel, device.type == "cpu"
+    ranked = load_ranked(
+        path,
+        size,
+        device,
+        RankSettings(
+            dtype=settings.dtype,
+            # One machine's memory and cores are shared by the ranks; each GPU has its own memory.
+            kv_cache_bytes=settings.kv_cache_bytes or (default_kv_bytes // size if on_cpu else None),
+            host_cache_bytes=settings.host_cache_bytes // size,
+            block_size=settings.block_size,
+            max_model_len=settings.max_model_len,
+            threads=max(1, threads // size),
+        ),
+        gpu=gpu,
+    )
+    return Accelerated(ranked.runner, ranked.kernels)
+
+
+def _refuse_what_is_for_cpus(settings: WorkerSettings, device: torch.device) -> None:
+    where = f"--tensor-parallel {settings.tensor_parallel}" if settings.tensor_parallel > 1 else str(device)
+    for is_asked, option in (
+        (settings.is_deterministic, "--deterministic"),
+        (settings.kv_cache_dtype == "int8", "--kv-cache-dtype int8"),
+        (settings.quantization == "q4", "--quantization q4"),
+        (settings.cpu_kernels == "native", "--cpu-kernels native"),
+    ):
+        if is_asked:
+            raise ModelError(
+                f"{option} is for the native CPU kernels, which do not run with {where}: leave one out"
+            )
+
+
+def _gpu_settings(settings: WorkerSettings) -> GpuSettings:
+    from headway.engine.fused_loading import GpuSettings
+
+    return GpuSettings(
+        # auto: what was measured not to cost answers, and on GPUs nothing was measured yet.
+        quantization=form if (form := settings.quantization) == "int8" or form == "fp8" else "none",
+        has_graphs=settings.has_cuda_graphs,
+        max_sequences=settings.max_sequences,
+    )
