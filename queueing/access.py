@@ -21,8 +21,8 @@ from headway.queueing.routing import slot_of
 from headway.queueing.server import Reply, Server
 
 _PRODUCER_COMMANDS: Final = (
-    "del get hdel hget hgetall hincrby hkeys hmget hset llen lpos lrem pexpire pexpireat pttl publish rpush set "
-    "strlen time type xadd xlen xrange xread xrevrange zadd zcard zcount zrange zrangebyscore zrem zscore"
+    "del get hdel hget hgetall hincrby hkeys hmget hset llen lpos lrem pexpire pexpireat pttl publish rpush "
+    "set strlen time type xadd xlen xrange xread xrevrange zadd zcard zcount zrange zrangebyscore zrem zscore"
 )
 _GATEWAY_COMMANDS: Final = f"{_PRODUCER_COMMANDS} hlen scan smembers xdel"
 _WORKER_COMMANDS: Final = f"{_GATEWAY_COMMANDS} lindex lpop sadd xgroup zpopmin zremrangebyscore"

@@ -36,7 +36,8 @@ class Express:
                 return await connection.read_response(timeout=math.inf, disconnect_on_error=False)
         except redis_errors.ResponseError:
             raise  # the reply was read to its end: the connection is good
-        except BaseException:  # a cancel, too, leaves a reply to come, which the next call would take for its own
+        except BaseException:
+            # A cancel, too, leaves a reply to come, which the next call would take for its own.
             await self.close()
             raise
         finally:

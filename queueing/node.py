@@ -101,7 +101,7 @@ class Node:
             return await self.call(*command)
 
     async def express_call(self, *command: Argument) -> Reply:
-        """``call`` or ``fcall`` for a caller who calls all the time: on a connection of its own, at half the cost.
+        """``call`` or ``fcall`` of a caller who calls all the time: on its own connection, at half the cost.
 
         The command must be one that may happen twice. Cancelled, it may or may not have happened.
         """

@@ -167,7 +167,7 @@ class Watches:
                 for watch, own in zip(asked, await self._replies(commands), strict=True):
                     self._answer(watch, own)
             elif len(asked) > 1 and not isinstance(reply, Exception):
-                streams = {key: entries for key, entries in cast("list[Any]", reply or ())}
+                streams = dict(cast("list[tuple[bytes, Entries]]", reply or ()))
                 for watch in asked:
                     self._answer(watch, streams.get(watch.key.encode(), []))
             else:

@@ -64,7 +64,7 @@ class Publisher:
             if job.phase is Phase.ENDED:
                 ending.append(job)
             elif job.answer.has_unwritten:
-                # A job to be handed back first gets its last tokens written: the next owner goes on from there.
+                # A job to be handed back first gets its last tokens written: its next owner goes on there.
                 emitting.append(job)
             elif job.phase is Phase.STOPPED:
                 leaving.append(job)
