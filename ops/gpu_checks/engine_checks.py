@@ -131,9 +131,8 @@ def _no_worse(ours: Tensor, cpu: Tensor, exact: Tensor) -> EngineCheck:
 
 def _with_rounded_weights(config: ModelConfig, device: torch.device, form: ScaledKind) -> EngineCheck:
     """Against the same weights, rounded alike, in torch: the product is checked, and not what rounding costs."""
-    exact, naive = (
-        _logits(_on_rounded(config, form, dtype), config) for dtype in (torch.float32, torch.bfloat16)
-    )
+    exact = _logits(_on_rounded(config, form, torch.float32), config)
+    naive = _logits(_on_rounded(config, form, torch.bfloat16), config)
     ours = _logits(_on_device(config, device, "bfloat16", GpuSettings(form, has_graphs=False)), config)
     check = _no_worse(ours, naive, exact)
     return replace(check, promise=f"{check.promise}, with {form} weights")
