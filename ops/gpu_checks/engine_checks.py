@@ -130,7 +130,7 @@ def _no_worse(ours: Tensor, cpu: Tensor, exact: Tensor) -> EngineCheck:
 
 
 def _with_rounded_weights(config: ModelConfig, device: torch.device, form: ScaledKind) -> EngineCheck:
-    """Against the same weights, rounded alike, in torch: the product is checked, and not what rounding costs."""
+    """Against weights rounded alike in torch: the product is checked, not what rounding costs."""
     exact = _logits(_on_rounded(config, form, torch.float32), config)
     naive = _logits(_on_rounded(config, form, torch.bfloat16), config)
     ours = _logits(_on_device(config, device, "bfloat16", GpuSettings(form, has_graphs=False)), config)
