@@ -18,7 +18,7 @@ from headway.engine.budget import StepBudget
 from headway.engine.cost_model import CostModel, shape_of
 from headway.engine.drafting import Drafting
 from headway.engine.errors import InvariantError
-from headway.engine.flights import Flight
+from headway.engine.flight import Flight
 from headway.engine.guess_prices import GuessPrices, size_class
 from headway.engine.memory import Memory
 from headway.engine.prompt_lookup import Guess
