@@ -238,11 +238,12 @@ def test_a_stop_string_among_right_guesses_ends_the_answer_where_it_would_have_e
 
 
 def test_an_end_token_among_right_guesses_is_the_last() -> None:
-    text = b"a stitch in time. a stitch in time. "
+    text = b"a stitch in time! " * 6
     engine = Engine(saying(text), ByteTokenizer(), limits=StepLimits(), policy=Fcfs(), max_draft_tokens=8)
-    engine.add(ask(max_tokens=500))
+    sampling = Sampling(temperature=0.0, stop_token_ids=frozenset(b"!"), min_tokens=40)
+    engine.add(ask(max_tokens=500, sampling=sampling))
     outputs = run(engine)["a"]
-    assert text_of(outputs) == text.decode()
+    assert tokens_of(outputs) == tuple(text[: text.index(b"!", 40) + 1])
     assert outputs[-1].finish_reason is FinishReason.STOP
     assert engine.load.extra["draft_tokens_right"] > 10
 

@@ -64,7 +64,7 @@ SPECULATION_MUTANTS = (
         "engine/steps.py",
         "            if emissions[-1].finish_reason is not None:\n                break\n",
         "",
-        WALK,
+        CHOICE,
     ),
     Mutant(
         "a step that loses is no reason to rest",
