@@ -154,7 +154,7 @@ class CostModel:
         self.decode = StepModel()
         self.mixed = StepModel()
         self.verify = StepModel()
-        """Of decodes with guesses, and of those without once there were any."""
+        """Of decodes with guesses."""
         self._prices = (0.0, 0.0)
         """Of a token of context, and of a unit of prefill work, where a new token costs 1."""
 
@@ -176,8 +176,6 @@ class CostModel:
         """Learn from a step."""
         if seconds > 0.0:
             self._model(shape).observe(shape, seconds)
-            if self.verify.steps and not (shape.has_drafts or shape.prefill_work):
-                self.verify.observe(shape, seconds)
             _, b, c, q = self.mixed.coefficients
             if b > 0.0 and self.mixed.is_trusted:
                 self._prices = min(c / b, MOST_CONTEXT_PRICE), min(q / b, MOST_CONTEXT_PRICE)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -41,20 +43,26 @@ def check_deterministic(chosen: Computation, device: torch.device) -> None:
 
 
 class RowByRowSampler(Sampler):
-    """A ``Sampler`` whose rows share nothing: each one alone, in memory of its own, on one thread."""
+    """A ``Sampler`` whose rows share nothing: each in memory of its own, from its first op to its last on one
+    of as many threads as torch has."""
+
+    def __init__(self, vocab_size: int, eos_token_ids: frozenset[int]) -> None:
+        super().__init__(vocab_size, eos_token_ids)
+        self._threads = ThreadPoolExecutor(
+            torch.get_num_threads(),
+            thread_name_prefix="sampler",
+            # Of the thread itself: its ops are not divided any further.
+            initializer=partial(torch.set_num_threads, 1),
+        )
 
     def sample(self, logits: Tensor, rows: Sequence[SamplingRow]) -> tuple[Sampled, ...]:
         """As ``Sampler.sample``, with the same bits in every batch."""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            # A copy: vectors begin where memory is aligned, so a row in the middle would be cut differently.
-            return tuple(
-                super(RowByRowSampler, self).sample(logits[i : i + 1].clone(), (row,))[0]
-                for i, row in enumerate(rows)
-            )
-        finally:
-            torch.set_num_threads(threads)
+        return tuple(self._threads.map(self._alone, logits.unbind(), rows))
+
+    @torch.inference_mode()
+    def _alone(self, logits: Tensor, row: SamplingRow) -> Sampled:
+        # A copy: vectors begin where memory is aligned, so a row in the middle would be cut differently.
+        return super().sample(logits.clone().unsqueeze(0), (row,))[0]
 
 
 def mark_of(runner: Runner) -> str:

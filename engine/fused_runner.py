@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -35,7 +34,7 @@ from headway.engine.fused_step import PackedStep, fused_inputs, pack_fused
 from headway.engine.host_cache import HostCache
 from headway.engine.kv_cache import KVCache
 from headway.engine.model_config import ModelConfig
-from headway.engine.step_buffers import PIECES
+from headway.engine.step_buffers import PIECES, Wait, mark
 from headway.engine.step_graphs import DECODE_MEETINGS, MIXED_MEETINGS, GraphMaker, StepGraphs
 from headway.engine.values import (
     PLACEHOLDER,
@@ -47,8 +46,6 @@ from headway.engine.values import (
 )
 from headway.kernels.attention_plan import AttentionShape
 from headway.kernels.launch import Chip
-
-Wait: TypeAlias = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +211,10 @@ class FusedRunner:
             has_logprobs = self._compute(plan.chunks, requests, token_ids, rows, piece)
             self._chosen_rows = chosen_rows(plan.chunks)
         self._next_piece = (piece + 1) % PIECES
-        mark = _mark(self._shape.device)
-        self._launched.append(_Launched(plan, tuple(rows), has_logprobs, piece, mark, started, self._clock()))
+        ended = mark(self._shape.device)
+        self._launched.append(
+            _Launched(plan, tuple(rows), has_logprobs, piece, ended, started, self._clock())
+        )
 
     def _announced(self, plan: StepPlan) -> list[FusedRequest]:
         """The chunks' requests, after what the plan says of who comes and goes."""
@@ -293,12 +292,3 @@ class FusedRunner:
         if row is None:
             raise InvariantError(f"{chunk.key}: the step before sampled no token for position {chunk.start}")
         return (-1 - row,)
-
-
-def _mark(device: torch.device) -> Wait:
-    """The end of what was launched so far."""
-    if device.type != "cuda":
-        return lambda: None
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    event.record(torch.cuda.current_stream(device))
-    return event.synchronize

@@ -14,7 +14,7 @@ from torch import Tensor
 from headway.kernels.scaled_matmul import scaled_matmul
 
 ScaledKind: TypeAlias = Literal["int8", "fp8"]
-LARGEST = {"int8": 127.0, "fp8": 448.0}
+LARGEST: dict[ScaledKind, float] = {"int8": 127.0, "fp8": 448.0}
 
 
 class ScaledLinear:
@@ -23,17 +23,20 @@ class ScaledLinear:
     __slots__ = ("_bias", "_scales", "_weight")
 
     def __init__(self, weight: Tensor, bias: Tensor | None, kind: ScaledKind) -> None:
-        wide = weight.float()
-        largest = wide.abs().amax(dim=1)
-        self._scales = torch.where(largest > 0, largest / LARGEST[kind], 1.0)
-        scaled = wide / self._scales.unsqueeze(1)
-        self._weight = (
-            scaled.round().clamp(-127, 127).to(torch.int8)
-            if kind == "int8"
-            else scaled.to(torch.float8_e4m3fn)
-        )
+        self._weight, self._scales = rounded(weight, kind)
         self._bias = bias
 
     def __call__(self, x: Tensor) -> Tensor:
         """The product, in x's dtype; sums run in float32."""
         return scaled_matmul(x, self._weight, self._scales, bias=self._bias, dtype=x.dtype)
+
+
+def rounded(weight: Tensor, kind: ScaledKind) -> tuple[Tensor, Tensor]:
+    """(values of one byte [out, in], float32 scales [out]); their product is near the weight [out, in]."""
+    wide = weight.float()
+    largest = wide.abs().amax(dim=1)
+    scales = torch.where(largest > 0, largest / LARGEST[kind], 1.0)
+    scaled = wide / scales.unsqueeze(1)
+    if kind == "int8":
+        return scaled.round().clamp(-127, 127).to(torch.int8), scales
+    return scaled.to(torch.float8_e4m3fn), scales

@@ -1,11 +1,11 @@
 """Which guesses a step computes beside the tokens that it must: as many as make the most tokens per second.
 
-    N decodes                   N tokens in T(N) seconds
-    and the k best guesses      N + p₁ + … + pₖ tokens in T(N + k) seconds
+    N decodes                   N tokens in T seconds
+    and the k best guesses      N + p₁ + … + pₖ tokens in T · ratio(k) seconds
 
 The guesses that are likeliest to come true go first, whosesoever they are (SmartSpec, arXiv 2406.14066, whose
-goodput this is). p is learned for each request (``acceptance.py``), T from the steps (``verify_cost.py``).
-Prefills go before guesses: these get what a step has left of its tokens and its time.
+goodput this is). p is learned for each request (``acceptance.py``), the ratio from the steps
+(``guess_prices.py``). Prefills go before guesses: these get what a step has left of its tokens and its time.
 """
 
 from __future__ import annotations
@@ -15,28 +15,33 @@ from typing import Final, NamedTuple
 
 from headway.engine.acceptance import Acceptance
 from headway.engine.budget import StepBudget
-from headway.engine.cost_model import CostModel, StepShape, shape_of
+from headway.engine.cost_model import CostModel, shape_of
 from headway.engine.drafting import Drafting
 from headway.engine.errors import InvariantError
-from headway.engine.flights import Flight
+from headway.engine.flight import Flight
+from headway.engine.guess_prices import GuessPrices, size_class
 from headway.engine.memory import Memory
 from headway.engine.prompt_lookup import Guess
 from headway.engine.request import Request
-from headway.engine.verify_cost import VerifyCost
 
-FIRST_PRICE: Final = 1 / 16
-"""Of a guess, in plain steps, before any was timed: about what steps that wait for memory showed."""
 LEAST_GAIN: Final = 1.03
 """Tokens per second that guesses must promise over those without: less is nothing but noise."""
 GAIN_SHARE: Final = 1 / 16
 """Weight of the newest step in the tracked gain."""
 FIRST_GAIN: Final = 1.2
+MOST_GAIN: Final = 2.0
+"""A step's gain counts as this at most, so that a time of plenty is soon forgotten."""
 LEAST_REST: Final = 64
 MOST_REST: Final = 4096
 PROBE_STEPS: Final = 512
-"""After so many quiet steps guesses are tried at the first price: what they were seen to cost may be over."""
-TRIED_ROWS: Final = (1, 2, 4, 8)
-"""Guesses that a step is reckoned with before anything is looked up."""
+"""After so many quiet steps prices are forgotten: what guesses were seen to cost may be over."""
+ONE_MORE_EVERY: Final = 16
+"""Of the steps with guesses one tries one more than seemed best, if that was never timed."""
+PLAIN_EVERY: Final = 64
+"""Of the steps that would hold guesses one has none: what they are compared with has to stay true."""
+FEWEST_PLAIN: Final = 4
+RECKONED: Final = (1, 2, 4, 8)
+"""Numbers of guesses that are reckoned with before anything is looked up."""
 
 Drafts = Mapping[Request, tuple[int, ...]]
 NO_DRAFTS: Final[Drafts] = {}
@@ -59,12 +64,14 @@ class Speculation:
     def __init__(self, memory: Memory, cost: CostModel, *, max_draft_tokens: int) -> None:
         self._memory = memory
         self._cost = cost
-        self._verify = VerifyCost(cost.verify)
+        self._prices: dict[int, GuessPrices] = {}
+        """By size of the batch."""
         self._most = max_draft_tokens
         self._everyone = Acceptance()
         self._resting_steps = 0
         self._quiet_steps = 0
         """In a row in which no guess was worth it."""
+        self._drafted_steps = 0
         self._next_rest = LEAST_REST
         self.gain = FIRST_GAIN
         """Tokens per second of steps with guesses over what the same steps bring without, lately."""
@@ -82,29 +89,26 @@ class Speculation:
         room = min(budget.tokens, self._most * len(decodes))
         if room < 1:
             return NO_DRAFTS
-        reckoning = self._reckoning(decodes)
-        # Even if all came true they may not be worth looking for.
-        best = max([reckoning.gain(count, float(count)) for count in TRIED_ROWS if count <= room])
+        prices = self._prices_of(len(decodes))
+        room = min(room, prices.most)
         drafts: Drafts = NO_DRAFTS
-        if best >= LEAST_GAIN:
+        # Even if all came true they may not be worth looking for.
+        if max([_gain(prices, len(decodes), k, k) for k in RECKONED if k <= room]) > LEAST_GAIN:
             offers = sorted(self._offers(decodes))[:room]
-            drafts = _drafts(offers[: self._count(offers, reckoning, budget.seconds)])
+            drafts = _drafts(offers[: self._count(offers, decodes, prices, budget.seconds)])
         self._quiet_steps = 0 if drafts else self._quiet_steps + 1
-        return drafts
+        return NO_DRAFTS if drafts and self._is_plain_due() else drafts
 
     def learn(self, flight: Flight, seconds: float) -> None:
         """A step landed that took so long: what was right, and whether it paid."""
         for request, start in zip(flight.requests, flight.starts, strict=True):
             if request.drafting is not None and request.key in flight.sampled:
                 request.drafting.learn(start + 1, flight.sampled[request.key])
-        shape = flight.shape
-        if seconds and not shape.prefill_work:
-            self._verify.observe(shape, seconds)
         if any(flight.drafts):
             drafted = [place for place, drafts in enumerate(flight.drafts) if drafts]
             self.draft_tokens += sum(flight.drafts)
             self.right_tokens += sum([flight.tokens[place] - 1 for place in drafted])
-        if shape.has_drafts:
+        if flight.shape.has_drafts:
             self._weigh(flight, seconds)
 
     def load(self) -> dict[str, float]:
@@ -116,38 +120,52 @@ class Speculation:
         }
 
     def _weigh(self, flight: Flight, seconds: float) -> None:
-        """Where steps with guesses lose, guessing rests, each time for longer."""
-        plain = self._cost.decode.predict(shape_of([(start, 1) for start in flight.starts]))
-        if not (self._cost.decode.is_trusted and plain and seconds):
+        """What the guesses cost. Where steps with guesses lose, guessing rests, each time for longer."""
+        plain, decodes = self._plain_seconds(flight.starts), len(flight.starts)
+        if not (plain and seconds):
             return
-        self.gain += GAIN_SHARE * (sum(flight.tokens) * plain / (len(flight.starts) * seconds) - self.gain)
+        self._prices_of(decodes).observe(sum(flight.drafts), seconds / plain)
+        gain = min(MOST_GAIN, sum(flight.tokens) / decodes * plain / seconds)
+        self.gain += GAIN_SHARE * (gain - self.gain)
         if self.gain < 1.0:
             self._resting_steps, self._next_rest = self._next_rest, min(MOST_REST, 2 * self._next_rest)
             self.gain = FIRST_GAIN
         elif self.gain > FIRST_GAIN:
             self._next_rest = LEAST_REST
 
-    def _reckoning(self, decodes: Sequence[Request]) -> _Reckoning:
-        context = sum([request.computed_tokens + 1 for request in decodes])
-        is_known = self._verify.is_known and self._quiet_steps < PROBE_STEPS
-        plain = (
-            self._verify.predict(len(decodes), context)
-            if is_known
-            else self._cost.decode.predict(StepShape(len(decodes), context, 0.0))
-        )
-        return _Reckoning(self._verify if is_known else None, plain or 1.0, len(decodes), context)
+    def _prices_of(self, decodes: int) -> GuessPrices:
+        if self._quiet_steps >= PROBE_STEPS:
+            self._prices.clear()
+            self._quiet_steps = 0
+        size = size_class(decodes)
+        if size not in self._prices:
+            self._prices[size] = GuessPrices(size)
+        return self._prices[size]
 
-    def _count(self, offers: Sequence[_Offer], reckoning: _Reckoning, seconds: float) -> int:
+    def _plain_seconds(self, starts: Sequence[int]) -> float:
+        """Of a step with one token from each start on; 0 while nothing is known."""
+        return self._cost.decode.predict(shape_of([(start, 1) for start in starts]))
+
+    def _is_plain_due(self) -> bool:
+        """Whether this step has to do without guesses, although they would pay."""
+        self._drafted_steps += 1
+        is_timed = self._cost.mixed.steps > 0
+        few = is_timed and self._cost.decode.steps < FEWEST_PLAIN
+        return few or self._drafted_steps % PLAIN_EVERY == 0
+
+    def _count(
+        self, offers: Sequence[_Offer], decodes: Sequence[Request], prices: GuessPrices, seconds: float
+    ) -> int:
         """How many of the first offers make the most tokens per second; 0: none are worth it."""
-        best, count, tokens = LEAST_GAIN, 0, 0.0
+        plain = self._plain_seconds([request.computed_tokens for request in decodes])
+        best, count, right = LEAST_GAIN, 0, 0.0
         for place, offer in enumerate(offers, start=1):
-            tokens += 1.0 - offer.doubt
-            gain = reckoning.gain(place, tokens)
-            if gain > best and reckoning.added_seconds(place) <= seconds:
+            right += 1.0 - offer.doubt
+            gain = _gain(prices, len(decodes), place, right)
+            if gain > best and (prices.ratio(place) - 1.0) * plain <= max(0.0, seconds):
                 best, count = gain, place
-        half = count // 2
-        # Between what was timed lies perhaps something better.
-        return half if half and not reckoning.is_timed(half) else count
+        is_curious = count > 0 and self._drafted_steps % ONE_MORE_EVERY == 0
+        return count + (is_curious and not prices.is_timed(count + 1))
 
     def _offers(self, decodes: Sequence[Request]) -> list[_Offer]:
         offers: list[_Offer] = []
@@ -178,32 +196,9 @@ class Speculation:
         return held * ledger.block_size - request.known_tokens, 0
 
 
-class _Reckoning:
-    """What guesses bring and cost in one step.
-
-    ``plain``: seconds without any, if that is known; ``verify`` None: each costs the first price.
-    """
-
-    def __init__(self, verify: VerifyCost | None, plain: float, decodes: int, context_tokens: int) -> None:
-        self._verify = verify
-        self._plain = plain
-        self._decodes = decodes
-        self._context_tokens = context_tokens
-
-    def gain(self, guesses: int, right: float) -> float:
-        """Tokens per second with so many guesses, of which so many come true, over those without."""
-        seconds = self._plain + self.added_seconds(guesses)
-        return (1.0 + right / self._decodes) * self._plain / seconds if seconds > 0.0 else 0.0
-
-    def added_seconds(self, guesses: int) -> float:
-        """What so many guesses add to the step."""
-        if self._verify is None:
-            return guesses * FIRST_PRICE * self._plain
-        return self._verify.predict(self._decodes + guesses, self._context_tokens + guesses) - self._plain
-
-    def is_timed(self, guesses: int) -> bool:
-        """Whether such a step was timed; nothing is where nothing is known."""
-        return self._verify is None or self._verify.is_timed(self._decodes + guesses)
+def _gain(prices: GuessPrices, decodes: int, guesses: int, right: float) -> float:
+    """Tokens per second with so many guesses, of which so many come true, over those without."""
+    return (1.0 + right / decodes) / prices.ratio(guesses)
 
 
 def _drafts(offers: Sequence[_Offer]) -> Drafts:

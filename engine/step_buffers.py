@@ -11,9 +11,9 @@ is written again when the step before the last has been collected, so nobody has
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from numpy.typing import NDArray
@@ -26,6 +26,10 @@ ALIGNED = 16
 
 PIECES = 2
 """Steps that may be under way at once: one runs while the next one is launched."""
+
+
+Wait: TypeAlias = Callable[[], object]
+"""Returns when something has come to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +118,12 @@ def _size(fields: Sequence[Field]) -> int:
 
 def _view(piece: Tensor, field: Field, start: int) -> Tensor:
     return piece[start : start + field.byte_count].view(field.dtype).view(field.shape)
+
+
+def mark(device: torch.device) -> Wait:
+    """The end of what was launched so far."""
+    if device.type != "cuda":
+        return lambda: None
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    event.record(torch.cuda.current_stream(device))
+    return event.synchronize

@@ -14,6 +14,7 @@ import hashlib
 import os
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -76,7 +77,9 @@ class WeightSource:
         return native_weight_bytes(self.checkpoint.config, self.quantization, self.dtype)
 
 
-def load_cached_weights(source: WeightSource, folder: Path | None) -> LoadedWeights:
+def load_cached_weights(
+    source: WeightSource, folder: Path | None, clock: Callable[[], float] = time.perf_counter
+) -> LoadedWeights:
     """The weights from ``folder``, packed and put there if it lacks them; None: they are kept in memory only.
 
     ModelError: the checkpoint is damaged, or cannot be had in this form.
@@ -87,7 +90,7 @@ def load_cached_weights(source: WeightSource, folder: Path | None) -> LoadedWeig
         folder.mkdir(parents=True, exist_ok=True)
         digest = content_digest(source.checkpoint.files(), folder, source.threads)
         path = folder / file_name(source, digest)
-        return _mapped(source, path) or _made(source, path)
+        return _mapped(source, path) or _made(source, path, clock)
     except OSError as error:
         return LoadedWeights(source.load(), f"in memory: nothing can be kept in {folder} ({error})")
 
@@ -115,13 +118,12 @@ def _mapped(source: WeightSource, path: Path) -> LoadedWeights | None:
     return LoadedWeights(model, f"mapped from {path} ({file.byte_count / 1e6:.0f} MB)")
 
 
-def _made(source: WeightSource, path: Path) -> LoadedWeights:
+def _made(source: WeightSource, path: Path, clock: Callable[[], float]) -> LoadedWeights:
     """Pack into a new file. OSError: it cannot be written."""
-    was_damaged, started = path.exists(), time.monotonic()
+    was_damaged, started = path.exists(), clock()
     free = shutil.disk_usage(path.parent).free
     if free < 2 * source.most_bytes:
         raise OSError(f"{free / 1e9:.1f} GB are free, and twice the weights' size is asked for")
-    _sweep(path)
 
     def write(file: BinaryIO) -> None:
         parts = CheckpointParts(source.library, source.checkpoint, source.quantization, source.dtype)
@@ -130,11 +132,12 @@ def _made(source: WeightSource, path: Path) -> LoadedWeights:
         written.finish()
 
     write_whole(path, write)
+    _sweep(path)
     loaded = _mapped(source, path)
     if loaded is None:
         raise OSError(f"{path} is not what was written there")
     why = "the one there was damaged; " if was_damaged else ""
-    return LoadedWeights(loaded.model, f"{loaded.place}; {why}made in {time.monotonic() - started:.1f} s")
+    return LoadedWeights(loaded.model, f"{loaded.place}; {why}made in {clock() - started:.1f} s")
 
 
 def _sweep(path: Path) -> None:
@@ -143,6 +146,8 @@ def _sweep(path: Path) -> None:
     for other in path.parent.glob(f"{older}-*.packed"):
         if other != path:
             other.unlink(missing_ok=True)  # who has it mapped keeps its pages
+    now = path.stat().st_mtime  # by the clock that the others' times are from
     for begun in path.parent.glob(f"{BEGUN}*"):
-        if time.time() - begun.stat().st_mtime > ABANDONED_SECONDS:
-            begun.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # whoever wrote it has finished
+            if now - begun.stat().st_mtime > ABANDONED_SECONDS:
+                begun.unlink()

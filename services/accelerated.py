@@ -69,6 +69,8 @@ def _load_ranked(
     from headway.services.ranks import load_ranked
 
     size, on_cpu = settings.tensor_parallel, device.type == "cpu"
+    if on_cpu and gpu.quantization != "none":
+        raise ModelError(f"--quantization {gpu.quantization} over several devices needs GPUs: leave it out")
     ranked = load_ranked(
         path,
         size,

@@ -3,8 +3,8 @@
     .venv/bin/python ops/bench/speculation.py [--quantization auto] [--concurrencies 1,4] [--rounds 5]
 
 Two engines on one runner take turns in each round, so that whatever else the machine does meets both; a ratio
-is that of a round, the median of the rounds is told, by the clock and by the processor's time (which others on
-the machine disturb less). Works:
+is that of a round, the median of the rounds is told, by the clock and by the processor's time (which others
+on the machine disturb less). Works:
 
     edit        a paragraph that is to be repeated, or corrected
     plain       questions, greedy

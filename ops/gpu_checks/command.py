@@ -17,7 +17,7 @@ from gpu_checks.ceilings import measure_ceilings
 from gpu_checks.decode_checks import check_decode, fits, release
 from gpu_checks.engine_checks import check_engine
 from gpu_checks.kernel_checks import check_kernels
-from gpu_checks.random_model import LLAMA_1B, LLAMA_8B, SMOLLM2_135M, TINY
+from gpu_checks.random_model import INTERPRETED, LLAMA_1B, LLAMA_8B, SMOLLM2_135M, TINY
 from gpu_checks.report import Report
 from gpu_checks.swap_checks import check_swaps
 from gpu_checks.timing import Stopwatch
@@ -75,9 +75,11 @@ class Command:
         )
 
     def _engine(self) -> None:
-        self.report.engine += check_engine(TINY, self._device, requests=8 if self._is_tiny else 32)
-        if not self._is_tiny:
-            self.report.engine += check_engine(SMOLLM2_135M, self._device, requests=16)
+        if self._is_tiny:
+            self.report.engine += check_engine(INTERPRETED, self._device, requests=3, longest=12)
+            return
+        self.report.engine += check_engine(INTERPRETED, self._device, requests=32, longest=90)
+        self.report.engine += check_engine(SMOLLM2_135M, self._device, requests=16, longest=90)
 
     def _kernels(self) -> None:
         assert self.report.ceilings is not None, "the ceilings could not be measured"
@@ -99,8 +101,8 @@ class Command:
 
     def _decode(self) -> None:
         assert self.report.ceilings is not None, "the ceilings could not be measured"
-        models = {"tiny": TINY} if self._is_tiny else MODELS
-        batches = ((1, 20), (3, 40)) if self._is_tiny else BATCHES
+        models = {"tiny": INTERPRETED} if self._is_tiny else MODELS
+        batches = ((3, 40),) if self._is_tiny else BATCHES
         for name, config in models.items():
             fitting = tuple(batch for batch in batches if fits(config, self._device, *batch))
             if len(fitting) < len(batches) or self._is_over(0.9):

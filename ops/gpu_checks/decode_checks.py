@@ -5,44 +5,45 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from statistics import median
 
-import numpy as np
 import torch
 from gpu_checks.ceilings import Ceilings
 from gpu_checks.random_model import RandomCheckpoint, read_bytes
+from gpu_checks.rerun_graphs import graphs_of
 from gpu_checks.timing import Stopwatch
 
+from headway.engine.fused_loading import attention_shape
+from headway.engine.fused_model import FusedModel
+from headway.engine.fused_runner import FusedRunner
 from headway.engine.kv_cache import KVCache
 from headway.engine.model_config import ModelConfig
 from headway.engine.rope import rotary_tables
-from headway.engine.step_inputs import pack
-from headway.engine.torch_model import TorchModel
-from headway.engine.torch_runner import TorchRunner
 from headway.engine.torch_weights import load_weights, weight_bytes
-from headway.engine.values import Admitted, Chunk, RequestKey, Sampling, StepPlan
-from headway.kernels.attention_plan import AttentionShape
+from headway.engine.values import PLACEHOLDER, Admitted, Chunk, RequestKey, Sampling, StepPlan
+from headway.kernels.launch import chip_of
 
 BLOCK = 16
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeCheck:
-    """One batch of one model, in seconds per step."""
+    """One batch of one model, in seconds per step: packing, model, sampling, tokens on the host."""
 
     model: str
     rows: int
     context: int
     limit_seconds: float
     """Bytes of weights and KV at the read bandwidth that was measured."""
-    forward_seconds: float
-    """The model alone, launched kernel by kernel."""
-    graph_seconds: float | None
-    """The same from a CUDA graph; None: it cannot be captured."""
-    step_seconds: float
-    """The runner's whole step: packing, model, sampling, tokens on the host."""
+    launched_seconds: float
+    """Launched kernel by kernel."""
+    graph_seconds: float
+    """Replayed from a CUDA graph."""
+    ahead_seconds: float
+    """The same, each step launched before the one before it was read."""
+    graphs: int
+    """Recorded for it; 0 would mean that nothing was replayed."""
 
 
 def fits(config: ModelConfig, device: torch.device, rows: int, context: int) -> bool:
@@ -66,40 +67,31 @@ def check_decode(
     """One model, several (rows, context)."""
     device, dtype = watch.device, torch.bfloat16 if watch.device.type == "cuda" else torch.float32
     tables = rotary_tables(config.rope, config.head_dim, config.max_position, dtype, device)
-    model = TorchModel(config, load_weights(RandomCheckpoint(config, device), dtype, device), tables)
+    weights = load_weights(RandomCheckpoint(config, device), dtype, device)
+    model = FusedModel(config, weights, tables, chip_of(device))
     for rows, context in batches:
-        per_row = context // BLOCK + 1
+        per_row = (context + repeats + 1) // BLOCK + 1
         cache = KVCache(config, block_count=rows * per_row, block_size=BLOCK, dtype=dtype, device=device)
-        shape = AttentionShape(
-            query_heads=config.query_head_count,
-            kv_heads=config.kv_head_count,
-            head_dim=config.head_dim,
-            block_size=BLOCK,
-            sliding_window=config.sliding_window,
-            dtype=dtype,
-            device=device,
-        )
-        plan = _plan(rows, context, per_row)
-        tables_of = [np.array(chunk.block_table, dtype=np.int64) for chunk in plan.chunks]
-        inputs = pack(plan.chunks, tables_of, shape)
-
-        forward = partial(model.forward, inputs, cache)
-        eager = watch.time(forward, repeats=repeats, graph=False)
-        replayed = watch.time(forward, repeats=repeats)
-        runner = TorchRunner(
-            config, model, cache, dtype=dtype, device=device, max_model_len=config.max_position,
-            clock=time.perf_counter,
+        plain, recorded = (
+            FusedRunner(
+                config, model, cache, attention_shape(config, BLOCK, dtype, device), chip_of(device),
+                max_model_len=config.max_position, graphs=graphs,
+            )
+            for graphs in (None, graphs_of(device))
         )  # fmt: skip
+        plan = _plan(rows, context, per_row)
+        launched, replayed = _step_seconds(plain, plan, repeats), _step_seconds(recorded, plan, repeats)
         yield DecodeCheck(
             name,
             rows,
             context,
             read_bytes(config, rows, context, dtype.itemsize) / ceilings.read_bytes,
-            eager.seconds,
-            replayed.seconds if replayed.is_graph else None,
-            _step_seconds(runner, plan, repeats),
+            launched,
+            replayed,
+            _ahead_seconds(recorded, plan, repeats),
+            recorded.graph_count,
         )
-        del cache, runner, inputs, forward
+        del cache, plain, recorded
         release(device)
 
 
@@ -123,12 +115,29 @@ def _plan(rows: int, context: int, per_row: int) -> StepPlan:
     )
 
 
-def _step_seconds(runner: TorchRunner, plan: StepPlan, repeats: int) -> float:
-    again = StepPlan(step=1, chunks=plan.chunks)
+def _step_seconds(runner: FusedRunner, plan: StepPlan, repeats: int) -> float:
+    again = replace(plan, step=1, admitted=())
     runner.execute(plan)
+    for _ in range(2):  # compiled, met often enough, recorded
+        runner.execute(again)
     times: list[float] = []
     for _ in range(repeats):
         started = time.perf_counter()
         runner.execute(again)  # its tokens are on the host when it returns
         times.append(time.perf_counter() - started)
     return median(times)
+
+
+def _ahead_seconds(runner: FusedRunner, plan: StepPlan, repeats: int) -> float:
+    """Per step, over a run in which the device always has the next one."""
+    runner.execute(replace(plan, admitted=()))
+    started = time.perf_counter()
+    for ahead in range(1, repeats + 1):
+        chunks = tuple(
+            chunk._replace(start=chunk.start + ahead, token_ids=(PLACEHOLDER,)) for chunk in plan.chunks
+        )
+        runner.launch(StepPlan(1 + ahead, chunks))
+        if ahead > 1:
+            runner.collect()
+    runner.collect()
+    return (time.perf_counter() - started) / repeats

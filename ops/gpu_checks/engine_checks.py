@@ -1,26 +1,40 @@
-"""The whole engine on the device against the CPU's: logits of a mixed step, then tokens of many requests."""
+"""The whole engine on the device against torch's on the CPU: logits of a mixed step, then tokens of many
+requests, in graphs and out of them."""
 
 from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from gpu_checks.random_model import AnyVocabulary, RandomCheckpoint
+from gpu_checks.rerun_graphs import graphs_of
 from torch import Tensor
 
 from headway.engine.engine import Engine
+from headway.engine.fused_loading import GpuSettings, load_fused_runner
+from headway.engine.fused_runner import FusedRunner
+from headway.engine.kv_cache import KVCache
 from headway.engine.limits import StepLimits
+from headway.engine.linear import Linear
 from headway.engine.model_config import ModelConfig
 from headway.engine.policy import POLICIES
+from headway.engine.rope import rotary_tables
+from headway.engine.scaled_linear import ScaledKind, rounded
+from headway.engine.torch_model import TorchModel
 from headway.engine.torch_runner import TorchRunner
+from headway.engine.torch_weights import load_weights
 from headway.engine.values import Admitted, Chunk, RequestKey, RequestSpec, Sampling, StepPlan
 from headway.kernels.host_arrays import float_list
 
 BLOCK = 16
 CPU = torch.device("cpu")
 Answers = dict[str, tuple[int, ...]]
+
+PLAIN, LAUNCHED = GpuSettings(), GpuSettings(has_graphs=False)
+FORMS: tuple[ScaledKind, ...] = ("int8", "fp8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,32 +46,56 @@ class EngineCheck:
     detail: str
 
 
-def check_engine(config: ModelConfig, device: torch.device, *, requests: int) -> list[EngineCheck]:
-    """Logits in float32 and bfloat16, and answers in float32, on ``device`` against the CPU."""
+def check_engine(
+    config: ModelConfig, device: torch.device, *, requests: int, longest: int
+) -> list[EngineCheck]:
+    """Logits in float32, bfloat16 and with weights of one byte, and answers in float32.
+
+    ``longest``: prompt, in tokens.
+    """
     torch.manual_seed(0)
-    exact = _logits(config, CPU, "float32")
+    exact = _logits(_on_cpu(config, "float32"), config)
+    naive = _logits(_on_cpu(config, "bfloat16"), config)
     return [
-        _close(_logits(config, device, "float32"), exact),
-        _no_worse(_logits(config, device, "bfloat16"), _logits(config, CPU, "bfloat16"), exact),
-        _same_answers(config, device, requests),
+        _close(_logits(_on_device(config, device, "float32", LAUNCHED), config), exact),
+        _no_worse(_logits(_on_device(config, device, "bfloat16", LAUNCHED), config), naive, exact),
+        *(_with_rounded_weights(config, device, form) for form in FORMS),
+        *_same_answers(config, device, requests, longest),
     ]
 
 
-def _runner(config: ModelConfig, device: torch.device, dtype: str) -> TorchRunner:
-    per_token = 2 * config.layer_count * config.kv_head_count * config.head_dim * 4
+def _on_cpu(config: ModelConfig, dtype: str) -> TorchRunner:
     return TorchRunner.load(
         RandomCheckpoint(config, CPU),
-        kv_cache_bytes=per_token * 4096,
+        kv_cache_bytes=_kv_bytes(config),
         dtype=dtype,
-        device=str(device),
         block_size=BLOCK,
         max_model_len=1024,
     )
 
 
-def _logits(config: ModelConfig, device: torch.device, dtype: str) -> Tensor:
+def _on_device(
+    config: ModelConfig, device: torch.device, dtype: str, gpu: GpuSettings = PLAIN
+) -> FusedRunner:
+    # One decode bucket is met before: what warming up is for is not what is checked.
+    return load_fused_runner(
+        RandomCheckpoint(config, CPU),
+        kv_cache_bytes=_kv_bytes(config),
+        dtype=dtype,
+        device=str(device),
+        block_size=BLOCK,
+        max_model_len=1024,
+        gpu=replace(gpu, max_sequences=1),
+        graphs=graphs_of(device),
+    )
+
+
+def _kv_bytes(config: ModelConfig) -> int:
+    return 2 * config.layer_count * config.kv_head_count * config.head_dim * 4 * 4096
+
+
+def _logits(runner: TorchRunner | FusedRunner, config: ModelConfig) -> Tensor:
     """Of all tokens of two prompts and, in a second step, of more of one beside a decode of the other."""
-    runner = _runner(config, device, dtype)
     keys = [RequestKey(f"logits-{index}", 0) for index in range(2)]
     tables = tuple(range(3)), tuple(range(3, 12))
     rng = random.Random(1)
@@ -91,20 +129,66 @@ def _no_worse(ours: Tensor, cpu: Tensor, exact: Tensor) -> EngineCheck:
     return EngineCheck("bfloat16 logits are at most twice as wrong as the CPU's", problems, detail)
 
 
-def _same_answers(config: ModelConfig, device: torch.device, requests: int) -> EngineCheck:
-    wanted = _specs(requests, min(config.vocab_size, 256))
-    cpu = _runner(config, CPU, "float32")
-    expected, ours = _run(cpu, wanted), _run(_runner(config, device, "float32"), wanted)
-    different = [spec for spec in wanted if ours[spec.request_id] != expected[spec.request_id]]
-    problems = [problem for spec in different if (problem := _problem(cpu, spec, ours, expected))]
-    # A draw near the border of two tokens may fall either way, once in a while.
-    if all(spec.request_id.startswith("drawn") for spec in different) and len(different) <= requests // 16:
-        problems = []
-    detail = f"{requests - len(different)} of {requests} equal"
-    return EngineCheck("greedy and seeded answers equal the CPU's, up to ties", tuple(problems), detail)
+def _with_rounded_weights(config: ModelConfig, device: torch.device, form: ScaledKind) -> EngineCheck:
+    """Against weights rounded alike in torch: the product is checked, not what rounding costs."""
+    exact = _logits(_on_rounded(config, form, torch.float32), config)
+    naive = _logits(_on_rounded(config, form, torch.bfloat16), config)
+    ours = _logits(_on_device(config, device, "bfloat16", GpuSettings(form, has_graphs=False)), config)
+    check = _no_worse(ours, naive, exact)
+    return replace(check, promise=f"{check.promise}, with {form} weights")
 
 
-def _specs(requests: int, vocab: int) -> list[RequestSpec]:
+def _on_rounded(config: ModelConfig, form: ScaledKind, dtype: torch.dtype) -> TorchRunner:
+    def make(weight: Tensor, bias: Tensor | None) -> Linear:
+        values, scales = rounded(weight, form)
+        return Linear((values.float() * scales.unsqueeze(1)).to(dtype), bias)
+
+    with torch.inference_mode():
+        # As the device has them: rounded to bfloat16 before they are rounded to a byte.
+        weights = load_weights(RoundedCheckpoint(config, CPU), dtype, CPU, make_product=make)
+        tables = rotary_tables(config.rope, config.head_dim, 1024, dtype, CPU)
+        cache = KVCache(config, block_count=64, block_size=BLOCK, dtype=dtype, device=CPU)
+    model = TorchModel(config, weights, tables)
+    return TorchRunner(
+        config, model, cache, dtype=dtype, device=CPU, max_model_len=1024, clock=time.perf_counter
+    )
+
+
+class RoundedCheckpoint(RandomCheckpoint):
+    """The same weights in bfloat16."""
+
+    def tensor(self, name: str) -> Tensor:
+        """float32 numbers that bfloat16 holds."""
+        return super().tensor(name).bfloat16().float()
+
+
+def _same_answers(
+    config: ModelConfig, device: torch.device, requests: int, longest: int
+) -> Iterator[EngineCheck]:
+    wanted = _specs(requests, min(config.vocab_size, 256), longest)
+    cpu = _on_cpu(config, "float32")
+    expected = _run(cpu, wanted)
+    for gpu, looks_ahead, how in (
+        (PLAIN, True, "from graphs, launched ahead"),
+        (LAUNCHED, False, "launch by launch"),
+    ):
+        ours = _run(_on_device(config, device, "float32", gpu), wanted, looks_ahead=looks_ahead)
+        different = [spec for spec in wanted if ours[spec.request_id] != expected[spec.request_id]]
+        problems = [problem for spec in different if (problem := _problem(cpu, spec, ours, expected))]
+        # A draw near the border of two tokens may fall either way, once in a while.
+        if (
+            all(spec.request_id.startswith("drawn") for spec in different)
+            and len(different) <= requests // 16
+        ):
+            problems = []
+        yield EngineCheck(
+            f"greedy and seeded answers equal the CPU's, up to ties: {how}",
+            tuple(problems),
+            f"{requests - len(different)} of {requests} equal",
+        )
+
+
+def _specs(requests: int, vocab: int, longest: int) -> list[RequestSpec]:
     rng = random.Random(2)
     samplings = [
         Sampling(temperature=0.0, ignore_eos=True),
@@ -117,21 +201,24 @@ def _specs(requests: int, vocab: int) -> list[RequestSpec]:
         RequestSpec(
             f"{names[index % 4]}-{index}",
             0,
-            tuple(rng.randrange(vocab) for _ in range(rng.randint(1, 90))),
+            tuple(rng.randrange(vocab) for _ in range(rng.randint(1, longest))),
             samplings[index % 4],
-            rng.randint(4, 24),
+            rng.randint(4, 4 + longest // 5),
         )
         for index in range(requests)
     ]
 
 
-def _run(runner: TorchRunner, wanted: list[RequestSpec]) -> Answers:
+def _run(
+    runner: TorchRunner | FusedRunner, wanted: list[RequestSpec], *, looks_ahead: bool = False
+) -> Answers:
     """Chunked prefills and decodes mixed in every step."""
     engine = Engine(
         runner,
         AnyVocabulary(),
         limits=StepLimits(max_step_tokens=64, max_sequences=8, min_chunk_tokens=8),
         policy=POLICIES["fcfs"](),
+        looks_ahead=looks_ahead,
     )
     answers: dict[str, list[int]] = {spec.request_id: [] for spec in wanted}
     for spec in wanted:
@@ -140,6 +227,7 @@ def _run(runner: TorchRunner, wanted: list[RequestSpec]) -> Answers:
         for output in engine.step(time.perf_counter()):
             answers[output.key.request_id] += output.token_ids
     engine.check_books()
+    engine.close()
     return {name: tuple(tokens) for name, tokens in answers.items()}
 
 

@@ -39,6 +39,7 @@ class Report:
             *self.broken,
             *(f"{each.kernel}, {each.label}: {text}" for each in self.kernels for text in each.problems),
             *(f"{each.promise}: {text}" for each in self.engine for text in each.problems),
+            *(f"decode of {each.model}: no graph was recorded" for each in self.decode if not each.graphs),
             *(f"swap {each.way}: other bytes came" for each in self.swaps if not each.is_right),
         ]
 
@@ -79,7 +80,7 @@ class Report:
             ),
             *_table(
                 "Decode steps, ms (and times the limit: weights and KV at the read bandwidth)",
-                ("model", "rows", "context", "limit", "forward", "with a graph", "whole step"),
+                ("model", "rows", "context", "limit", "launch by launch", "from a graph", "launched ahead"),
                 [_decode_row(each) for each in self.decode],
             ),
             *_table(
@@ -116,13 +117,11 @@ class Report:
 
 
 def _decode_row(each: DecodeCheck) -> tuple[str, ...]:
-    def cell(seconds: float | None) -> str:
-        if seconds is None:
-            return "none"
+    def cell(seconds: float) -> str:
         return f"{seconds * 1e3:.3f} ({seconds / each.limit_seconds:.2f})"
 
     limit = f"{each.limit_seconds * 1e3:.3f}"
-    times = (cell(each.forward_seconds), cell(each.graph_seconds), cell(each.step_seconds))
+    times = (cell(each.launched_seconds), cell(each.graph_seconds), cell(each.ahead_seconds))
     return each.model, str(each.rows), str(each.context), limit, *times
 
 

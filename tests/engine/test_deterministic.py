@@ -200,13 +200,14 @@ def rows_of(samplings: Sequence[Sampling]) -> list[SamplingRow]:
 def test_a_rows_choice_and_logprobs_are_its_own_whatever_stands_beside_it(vocab: int) -> None:
     samplings = [replace(MIX[i % len(MIX)], seed=i, logprobs=i % 5, logit_bias=()) for i in range(24)]
     logits = torch.randn(24, vocab, generator=torch.Generator().manual_seed(3)) * 4
-    sampler = RowByRowSampler(vocab, frozenset({2}))
-    together = sampler.sample(logits.clone(), rows_of(samplings))
+    together = RowByRowSampler(vocab, frozenset({2})).sample(logits.clone(), rows_of(samplings))
     torch.set_num_threads(3)
+    sampler = RowByRowSampler(vocab, frozenset({2}))
+    assert sampler.sample(logits.clone(), rows_of(samplings)) == together
     for i, expected in enumerate(together):
         row = rows_of(samplings)[i]
         assert sampler.sample(logits[i : i + 1].clone(), [row]) == (expected,)
-    assert torch.get_num_threads() == 3
+    assert torch.get_num_threads() == 3, "its threads are its own affair"
 
 
 # -- Refusals ----------------------------------------

@@ -98,7 +98,7 @@ def code_lines(path: Path) -> int:
 def test_the_page_says_how_long_the_scheduler_is_and_it_stays_about_1500_lines() -> None:
     page = (ROOT / "engine" / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([^|]+) \| (`\w+` \d+[^|]*) \| ([\d,]+) \|$", page, re.MULTILINE)
-    assert len(rows) == 3
+    assert len(rows) == 4
     for name, files, total in rows:
         told = {file: int(lines) for file, lines in re.findall(r"`(\w+)` (\d+)", files)}
         counted = {file: code_lines(ROOT / "engine" / f"{file}.py") for file in told}

