@@ -28,8 +28,8 @@ def execute_isolated(
 
     Safe because KV writes are idempotent. The failed step may have left the runner's state of a request half
     updated, so each is forgotten and announced afresh, by now the token of a placeholder is known, and
-    nothing is guessed. If all fail the device is broken and the jobs have to move on, unless the runner itself
-    blames a request with a RequestError.
+    nothing is guessed. If all fail the device is broken and the jobs have to move on, unless the runner
+    itself blames a request with a RequestError.
     """
     if isinstance(error, InvariantError):
         raise error
