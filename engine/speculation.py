@@ -108,7 +108,7 @@ class Speculation:
             drafted = [place for place, drafts in enumerate(flight.drafts) if drafts]
             self.draft_tokens += sum(flight.drafts)
             self.right_tokens += sum([flight.tokens[place] - 1 for place in drafted])
-        if flight.shape.has_drafts:
+        if not flight.shape.prefill_work:
             self._weigh(flight, seconds)
 
     def load(self) -> dict[str, float]:
@@ -120,12 +120,15 @@ class Speculation:
         }
 
     def _weigh(self, flight: Flight, seconds: float) -> None:
-        """What the guesses cost. Where steps with guesses lose, guessing rests, each time for longer."""
-        plain, decodes = self._plain_seconds(flight.starts), len(flight.starts)
+        """What a step of decodes took. Where guesses lose, they rest, each time for longer."""
+        plain, decodes, guesses = self._plain_seconds(flight.starts), len(flight.starts), sum(flight.drafts)
         if not (plain and seconds):
             return
-        self._prices_of(decodes).observe(sum(flight.drafts), seconds / plain)
-        gain = min(MOST_GAIN, sum(flight.tokens) / decodes * plain / seconds)
+        prices = self._prices_of(decodes)
+        prices.observe(guesses, seconds / plain)
+        if not guesses:
+            return
+        gain = min(MOST_GAIN, sum(flight.tokens) / decodes * prices.plain_time * plain / seconds)
         self.gain += GAIN_SHARE * (gain - self.gain)
         if self.gain < 1.0:
             self._resting_steps, self._next_rest = self._next_rest, min(MOST_REST, 2 * self._next_rest)
