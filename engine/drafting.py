@@ -26,12 +26,14 @@ class Drafting:
         self._guess, self._guessed_at = self._lookup.guess(length), len(self._tokens)
         return self._guess
 
-    def survivals(self, guess: Guess) -> list[float]:
-        """For each guessed token, how likely it is that it and all before it are right."""
+    def survivals(self, guess: Guess, least: float = 0.0) -> list[float]:
+        """For each guessed token, how likely it is that it and all before it are right, down to ``least``."""
         chances: list[float] = []
         chance = 1.0
         for place in range(len(guess.tokens)):
             chance *= self._acceptance.rate(guess.matched + place)
+            if chance < least:
+                break
             chances.append(chance)
         return chances
 

@@ -26,6 +26,7 @@ from headway.engine.request import Request
 
 LEAST_GAIN: Final = 1.03
 """Tokens per second that guesses must promise over those without: less is nothing but noise."""
+LEAST_CHANCE: Final = 0.02
 GAIN_SHARE: Final = 1 / 16
 """Weight of the newest step in the tracked gain."""
 FIRST_GAIN: Final = 1.2
@@ -92,9 +93,10 @@ class Speculation:
         prices = self._prices_of(len(decodes))
         room = min(room, prices.most)
         drafts: Drafts = NO_DRAFTS
-        # Even if all came true they may not be worth looking for.
+        # Even if all came true they may not be worth it, and none is whose chance is below its price.
         if max([_gain(prices, len(decodes), k, k) for k in RECKONED if k <= room]) > LEAST_GAIN:
-            offers = sorted(self._offers(decodes))[:room]
+            least = len(decodes) * min([(prices.ratio(k) - 1.0) / k for k in RECKONED if k <= room])
+            offers = sorted(self._offers(decodes, max(LEAST_CHANCE, least)))[:room]
             drafts = _drafts(offers[: self._count(offers, decodes, prices, budget.seconds)])
         self._quiet_steps = 0 if drafts else self._quiet_steps + 1
         return NO_DRAFTS if drafts and self._is_plain_due() else drafts
@@ -108,7 +110,7 @@ class Speculation:
             drafted = [place for place, drafts in enumerate(flight.drafts) if drafts]
             self.draft_tokens += sum(flight.drafts)
             self.right_tokens += sum([flight.tokens[place] - 1 for place in drafted])
-        if flight.shape.has_drafts:
+        if not flight.shape.prefill_work:
             self._weigh(flight, seconds)
 
     def load(self) -> dict[str, float]:
@@ -120,12 +122,15 @@ class Speculation:
         }
 
     def _weigh(self, flight: Flight, seconds: float) -> None:
-        """What the guesses cost. Where steps with guesses lose, guessing rests, each time for longer."""
-        plain, decodes = self._plain_seconds(flight.starts), len(flight.starts)
+        """What a step of decodes took. Where guesses lose, they rest, each time for longer."""
+        plain, decodes, guesses = self._plain_seconds(flight.starts), len(flight.starts), sum(flight.drafts)
         if not (plain and seconds):
             return
-        self._prices_of(decodes).observe(sum(flight.drafts), seconds / plain)
-        gain = min(MOST_GAIN, sum(flight.tokens) / decodes * plain / seconds)
+        prices = self._prices_of(decodes)
+        prices.observe(guesses, seconds / plain)
+        if not guesses:
+            return
+        gain = min(MOST_GAIN, sum(flight.tokens) / decodes * prices.plain_time * plain / seconds)
         self.gain += GAIN_SHARE * (gain - self.gain)
         if self.gain < 1.0:
             self._resting_steps, self._next_rest = self._next_rest, min(MOST_REST, 2 * self._next_rest)
@@ -167,7 +172,7 @@ class Speculation:
         is_curious = count > 0 and self._drafted_steps % ONE_MORE_EVERY == 0
         return count + (is_curious and not prices.is_timed(count + 1))
 
-    def _offers(self, decodes: Sequence[Request]) -> list[_Offer]:
+    def _offers(self, decodes: Sequence[Request], least: float) -> list[_Offer]:
         offers: list[_Offer] = []
         spare = self._memory.spare_blocks() - len(decodes)
         for request in decodes:
@@ -178,7 +183,7 @@ class Speculation:
             guess = request.drafting.guess(most) if most > 0 else None
             if guess is not None:
                 spare -= blocks
-                chances = request.drafting.survivals(guess)
+                chances = request.drafting.survivals(guess, least)
                 offers += [
                     _Offer(1.0 - chance, place, request.serial, request, guess)
                     for place, chance in enumerate(chances)

@@ -161,6 +161,15 @@ def test_what_guesses_cost_is_known_where_it_was_timed_and_read_between() -> Non
     assert prices.ratio(4) < prices.ratio(6) < prices.ratio(8) < prices.ratio(10)
 
 
+def test_a_machine_that_got_slower_changes_no_price() -> None:
+    prices = GuessPrices(1)
+    for slower in [1.0] * 40 + [2.0] * 80:
+        prices.observe(0, slower)
+        prices.observe(4, 1.1 * slower)
+    assert prices.plain_time == pytest.approx(2.0, rel=0.01)
+    assert prices.ratio(4) == pytest.approx(1.1, rel=0.01)
+
+
 def test_one_slow_step_is_no_new_price() -> None:
     prices = GuessPrices(1)
     for ratio in (1.1, 1.1, 1.1, 20.0):
