@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from headway.services import cli_engine_options as engine_options
 from headway.services import cli_options as options
 from headway.services.errors import UsageError
 from headway.services.settings import WorkerSettings, default_cache_dir
@@ -39,16 +40,16 @@ def profile(
         str, typer.Option(metavar="N,…", help="How many answers at a time in the engine that is run here.")
     ] = "1,4,16,32",
     model: options.Model = _WORKER.model,
-    dtype: options.Dtype = _WORKER.dtype,
-    device: options.Device = _WORKER.device,
-    threads: options.Threads = None,
-    cpu_kernels: options.CpuKernelsOption = _WORKER.cpu_kernels,
-    quantization: options.QuantizationOption = _WORKER.quantization,
-    tensor_parallel: options.TensorParallel = _WORKER.tensor_parallel,
-    cuda_graphs: options.CudaGraphsOption = _WORKER.has_cuda_graphs,
-    kv_cache_dtype: options.KvCacheDTypeOption = _WORKER.kv_cache_dtype,
-    cache_dir: options.CacheDirectory = None,
-    pin_threads: options.PinThreads = _WORKER.pins_threads,
+    dtype: engine_options.Dtype = _WORKER.dtype,
+    device: engine_options.Device = _WORKER.device,
+    threads: engine_options.Threads = None,
+    cpu_kernels: engine_options.CpuKernelsOption = _WORKER.cpu_kernels,
+    quantization: engine_options.QuantizationOption = _WORKER.quantization,
+    tensor_parallel: engine_options.TensorParallel = _WORKER.tensor_parallel,
+    cuda_graphs: engine_options.CudaGraphsOption = _WORKER.has_cuda_graphs,
+    kv_cache_dtype: engine_options.KvCacheDTypeOption = _WORKER.kv_cache_dtype,
+    cache_dir: engine_options.CacheDirectory = None,
+    pin_threads: engine_options.PinThreads = _WORKER.pins_threads,
     json_output: options.JsonOutput = False,
 ) -> None:
     """Say what each step's time goes to: products, attention, sampling, scheduling, text, idle.

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from headway.services import cli_engine_options as engine_options
 from headway.services import cli_options as options
 from headway.services.fair_settings import FairSettings
 from headway.services.hardware import Coefficients
@@ -52,9 +53,9 @@ def simulate(
             help=f"Whom to compare; may be given several times. Default: {_DEFAULT.policies[0]}.",
         ),
     ] = None,
-    age_limit: options.AgeLimit = None,
-    quantum: options.Quantum = None,
-    patience: options.Patience = None,
+    age_limit: engine_options.AgeLimit = None,
+    quantum: engine_options.Quantum = None,
+    patience: engine_options.Patience = None,
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="CSV with TIMESTAMP, ContextTokens, GeneratedTokens.")
     ] = None,
@@ -119,9 +120,9 @@ def simulate(
     preemption: Annotated[
         PreemptionChoice, typer.Option(help="By cost, or always the same way to compare.")
     ] = _DEFAULT.preemption,
-    block_size: options.BlockSize = _DEFAULT.block_size,
-    max_sequences: options.MaxSequences = _DEFAULT.max_sequences,
-    max_batch_tokens: options.MaxBatchTokens = _DEFAULT.max_batch_tokens,
+    block_size: engine_options.BlockSize = _DEFAULT.block_size,
+    max_sequences: engine_options.MaxSequences = _DEFAULT.max_sequences,
+    max_batch_tokens: engine_options.MaxBatchTokens = _DEFAULT.max_batch_tokens,
     slo_ttft: Annotated[
         float, typer.Option(parser=_duration, metavar="DURATION", help="Limit of the first token.")
     ] = _DEFAULT.ttft_seconds,
