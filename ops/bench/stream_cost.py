@@ -9,7 +9,8 @@ Three arms take turns on the same requests (equal prompts, equal lengths), all o
 A turn's figure comes from the steps' own times: from the first step in which every stream decodes to the
 last one. A cost is the share of the engine's tokens per second that is missing, the median over rounds, each
 against the engine's turns before and after. CPU time by thread and process says where it goes; on a machine
-where others work too it says more than the wall clock. Exit code 1 when ``read`` costs more than --limit.
+where others work too it says more than the wall clock. Exit code 1 when ``streamed`` costs more than --limit:
+readers have machines of their own, as a rule, and here take their time from the same cores as the engine.
 
     .venv/bin/python ops/bench/stream_cost.py [--rounds 6] [--tokens 48] [--json]       about two minutes
 """
@@ -380,7 +381,7 @@ def main() -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is loaded, as the worker does
     report = {"machine": machine(options), "arms": figures_of(measure(options))}
     print(json.dumps(report, indent=2)) if options.json else show(report)
-    cost = report["arms"]["read"]["cost"]
+    cost = report["arms"]["streamed"]["cost"]
     if cost > options.limit:
         print(f"streaming costs {cost:.1%} of the engine's tokens per second", file=sys.stderr)
     return 1 if cost > options.limit else 0
