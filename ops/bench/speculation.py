@@ -176,7 +176,7 @@ def main() -> None:
     from headway.engine.model_source import resolve_model
     from headway.services.settings import default_cache_dir
 
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description="Prompt lookup against plain decoding.")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--quantization", default="auto")
     parser.add_argument("--concurrencies", default="1")
