@@ -110,7 +110,8 @@ class Speculation:
             drafted = [place for place, drafts in enumerate(flight.drafts) if drafts]
             self.draft_tokens += sum(flight.drafts)
             self.right_tokens += sum([flight.tokens[place] - 1 for place in drafted])
-        if not flight.shape.prefill_work:
+        # A step may hold nothing but copies.
+        if flight.requests and not flight.shape.prefill_work:
             self._weigh(flight, seconds)
 
     def load(self) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Prompt lookup against plain decoding: the same answers, and how many tokens per second each makes.
 
     .venv/bin/python ops/bench/speculation.py [--quantization auto] [--concurrencies 1,4] [--rounds 5]
+                                              [--works edit,plain,sampled]
 
 Two engines on one runner take turns in each round, so that whatever else the machine does meets both; a ratio
 is that of a round, the median of the rounds is told, by the clock and by the processor's time (which others
@@ -125,12 +126,19 @@ def works(tokenizer: Tokenizer) -> dict[str, tuple[list[tuple[int, ...]], Sampli
 
 
 def measure(
-    runner: TorchRunner, tokenizer: Tokenizer, concurrencies: Sequence[int], rounds: int, draft_tokens: int
+    runner: TorchRunner,
+    tokenizer: Tokenizer,
+    *,
+    concurrencies: Sequence[int],
+    names: Sequence[str],
+    rounds: int,
+    draft_tokens: int,
 ) -> list[dict[str, object]]:
     """A row for each work and concurrency; raises RuntimeError where an answer differs."""
     rows: list[dict[str, object]] = []
     for concurrency in concurrencies:
-        for work, (prompts, sampling) in works(tokenizer).items():
+        for work in names:
+            prompts, sampling = works(tokenizer)[work]
             plain, guessing = Arm(runner, tokenizer, 0), Arm(runner, tokenizer, draft_tokens)
             pairs: list[tuple[Turn, Turn]] = []
             for number in range(rounds):
@@ -168,10 +176,11 @@ def main() -> None:
     from headway.engine.model_source import resolve_model
     from headway.services.settings import default_cache_dir
 
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description="Prompt lookup against plain decoding.")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--quantization", default="auto")
     parser.add_argument("--concurrencies", default="1")
+    parser.add_argument("--works", default="edit,plain,sampled")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--draft-tokens", type=int, default=8)
     parser.add_argument("--json", type=Path)
@@ -185,8 +194,14 @@ def main() -> None:
         cpu=CpuSettings("auto", chosen.quantization, default_cache_dir()),
     )
     print(f"{runner.kernels}, {runner.dtype}")
-    concurrencies = [int(part) for part in chosen.concurrencies.split(",")]
-    rows = measure(runner, checkpoint.tokenizer(), concurrencies, chosen.rounds, chosen.draft_tokens)
+    rows = measure(
+        runner,
+        checkpoint.tokenizer(),
+        concurrencies=[int(part) for part in chosen.concurrencies.split(",")],
+        names=chosen.works.split(","),
+        rounds=chosen.rounds,
+        draft_tokens=chosen.draft_tokens,
+    )
     if chosen.json:
         chosen.json.write_text(json.dumps(rows, indent=2))
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 from tests.simulation.preemption_world import PreemptionWorld
 
 from headway.engine.budget import StepBudget
@@ -57,17 +58,24 @@ class GuessingWorld(PreemptionWorld):
     """Every answer is still the one that the request would have had alone."""
 
     def __init__(self, rng: random.Random, **options: Any) -> None:
-        super().__init__(rng, alphabet=ALPHABET, **options)
-        self.guesses = RandomGuesses(
-            self.memory,
-            self.scheduler._cost,
-            rng=rng,
-            answer_of=lambda request: self.told[request.spec.request_id].answer,
-            max_draft_tokens=rng.randint(1, 6),
-        )
-        self.scheduler._steps._speculation = self.guesses
-        self.scheduler._speculation = self.guesses
+        self.made: list[RandomGuesses] = []
+
+        def make(memory: Memory, cost: CostModel, *, max_draft_tokens: int) -> RandomGuesses:
+            guesses = RandomGuesses(
+                memory,
+                cost,
+                rng=rng,
+                answer_of=lambda request: self.told[request.spec.request_id].answer,
+                max_draft_tokens=max_draft_tokens,
+            )
+            self.made.append(guesses)
+            return guesses
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("headway.engine.scheduler.Speculation", make)
+            super().__init__(rng, alphabet=ALPHABET, max_draft_tokens=rng.randint(1, 6), **options)
 
     def finish(self) -> None:
         super().finish()
-        self.seen.update(guessed=self.guesses.draft_tokens, right=self.guesses.right_tokens)
+        (guesses,) = self.made
+        self.seen.update(guessed=guesses.draft_tokens, right=guesses.right_tokens)

@@ -57,6 +57,7 @@ class PreemptionWorld:
         costs: PreemptionCosts = CHEAP_SWAPS,
         max_preemptions: int = 3,
         alphabet: Sequence[int] = LETTERS,
+        max_draft_tokens: int = 0,
     ) -> None:
         self.rng = rng
         self.runner = ScriptedRunner(
@@ -92,7 +93,13 @@ class PreemptionWorld:
         )
         eos = self.runner.eos_token_ids
         self.scheduler = Scheduler(
-            self.ledger, self.limits, POLICIES[policy](), eos, cost=cost, memory=self.memory
+            self.ledger,
+            self.limits,
+            POLICIES[policy](),
+            eos,
+            cost=cost,
+            memory=self.memory,
+            max_draft_tokens=max_draft_tokens,
         )
         self.told: dict[str, Told] = {}
         self.held: set[str] = set()
