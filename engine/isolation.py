@@ -27,15 +27,9 @@ def execute_isolated(
     """Run the chunks of a failed plan one by one; raises ``error`` when every one fails.
 
     Safe because KV writes are idempotent. The failed step may have left the runner's state of a request half
-<<<<<<< HEAD
     updated, so each is forgotten and announced afresh, by now the token of a placeholder is known, and
     nothing is guessed. If all fail the device is broken and the jobs have to move on, unless the runner
     itself blames a request with a RequestError.
-=======
-    updated, so each is forgotten and announced afresh, the token of a placeholder is known, and nothing
-    is guessed. If all fail the device is broken and the jobs have to move on, unless the runner itself blames
-    a request with a RequestError.
->>>>>>> issue5
     """
     if isinstance(error, InvariantError):
         raise error
