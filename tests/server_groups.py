@@ -27,10 +27,16 @@ def eventually(what: str, is_so: Callable[[], bool]) -> None:
 
 
 def free_port() -> int:
-    """A TCP port of this machine that nobody uses at this moment."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+    """A TCP port of this machine that nobody uses at this moment.
+
+    Below the range from which the kernel gives ports to connections and to whoever binds port 0: one of those
+    would now and then be taken before the server that it was chosen for listens.
+    """
+    while True:
+        port = 15_000 + secrets.randbelow(15_000)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 class TcpServer(RedisServer):

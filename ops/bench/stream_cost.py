@@ -12,7 +12,7 @@ against the engine's turns before and after. CPU time by thread and process says
 where others work too it says more than the wall clock. Exit code 1 when ``streamed`` costs more than --limit:
 readers have machines of their own, as a rule, and here take their time from the same cores as the engine.
 
-    .venv/bin/python ops/bench/stream_cost.py [--rounds 6] [--tokens 48] [--json]       about two minutes
+    .venv/bin/python ops/bench/stream_cost.py [--rounds 12] [--tokens 96] [--json]       about two minutes
 """
 
 from __future__ import annotations
@@ -369,8 +369,8 @@ def main() -> int:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--streams", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--tokens", type=int, default=48, help="of each answer")
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--tokens", type=int, default=96, help="of each answer")
     parser.add_argument("--limit", type=float, default=0.05)
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--follow", help=argparse.SUPPRESS)
