@@ -34,6 +34,7 @@ from headway.engine.fused_step import PackedStep, fused_inputs, pack_fused
 from headway.engine.host_cache import HostCache
 from headway.engine.kv_cache import KVCache
 from headway.engine.model_config import ModelConfig
+from headway.engine.pooled_runner import PooledRunner
 from headway.engine.step_buffers import PIECES, Wait, mark
 from headway.engine.step_graphs import DECODE_MEETINGS, MIXED_MEETINGS, GraphMaker, StepGraphs
 from headway.engine.values import (
@@ -63,7 +64,7 @@ class _Launched:
     launched: float
 
 
-class FusedRunner:
+class FusedRunner(PooledRunner):
     """A ``LaunchingRunner`` for one model on one GPU. Single-threaded; ``load_fused_runner`` makes one."""
 
     def __init__(
@@ -82,16 +83,13 @@ class FusedRunner:
     ) -> None:
         self.kernels = kernels
         """What computes, in words: for the log."""
+        bus = CudaBus(shape.device) if shape.device.type == "cuda" and host_slots else None
+        host = HostCache(cache, host_slots, clock, bus)
+        super().__init__(config, cache, host, dtype=shape.dtype, max_model_len=max_model_len)
         self._model = model
-        self._cache = cache
         self._shape = shape
         self._chip = chip
-        self._max_model_len = max_model_len
         self._clock = clock
-        self._vocab_size = config.vocab_size
-        self._eos_token_ids = config.eos_token_ids
-        bus = CudaBus(shape.device) if shape.device.type == "cuda" and host_slots else None
-        self._host = HostCache(cache, host_slots, clock, bus)
         self._sampler = FusedSampler(config.vocab_size, config.eos_token_ids, shape.device, chip)
         self._places = FusedPlaces(shape.device, self._sampler)
         self._graphs = StepGraphs(graphs)
@@ -102,46 +100,6 @@ class FusedRunner:
         self._chosen_rows: dict[tuple[RequestKey, int], int] = {}
         """By request and position: the row that the step launched last chooses the token in."""
         self._collected_at = -math.inf
-
-    @property
-    def block_count(self) -> int:
-        """KV blocks in the pool."""
-        return self._cache.block_count
-
-    @property
-    def block_size(self) -> int:
-        """Tokens per KV block."""
-        return self._cache.block_size
-
-    @property
-    def host_slots(self) -> int:
-        """Blocks of swapped requests that host memory holds."""
-        return self._host.slot_count
-
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of one KV block over all layers, keys and values, on this device."""
-        return math.prod(self._cache.block_shape) * self._shape.dtype.itemsize
-
-    @property
-    def max_model_len(self) -> int:
-        """Most tokens (prompt + answer) of one request, by the model, the caller's limit and the pool."""
-        return self._max_model_len
-
-    @property
-    def vocab_size(self) -> int:
-        """Token ids are below this."""
-        return self._vocab_size
-
-    @property
-    def eos_token_ids(self) -> frozenset[int]:
-        """Tokens that end an answer unless ``ignore_eos``."""
-        return self._eos_token_ids
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The number format of activations and KV."""
-        return self._shape.dtype
 
     @property
     def graph_count(self) -> int:

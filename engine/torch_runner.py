@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -28,6 +27,7 @@ from headway.engine.model_config import ModelConfig
 from headway.engine.native_loading import load_native_model, settle, window_bytes
 from headway.engine.native_model import NativeModel
 from headway.engine.native_weights import native_weight_bytes
+from headway.engine.pooled_runner import PooledRunner
 from headway.engine.quantization_check import WINDOW
 from headway.engine.rope import rotary_tables
 from headway.engine.sampler import Sampler, SamplingRow, rows_of
@@ -49,7 +49,7 @@ from headway.kernels.attention_plan import AttentionShape
 TORCH_ONLY = CpuSettings(kernels="torch")
 
 
-class TorchRunner:
+class TorchRunner(PooledRunner):
     """A ``Runner`` for one model on one device. Single-threaded; ``load`` makes one."""
 
     def __init__(
@@ -71,14 +71,11 @@ class TorchRunner:
         """What computes, in words: for the log."""
         self.weights = weights
         """Why the weights have their form, and where they are, in words: for the log."""
-        self._model = model
-        self._cache = cache
         bus = CudaBus(device) if device.type == "cuda" and host_slots else None
-        self._host = HostCache(cache, host_slots, clock, bus)
-        self._max_model_len = max_model_len
+        host = HostCache(cache, host_slots, clock, bus)
+        super().__init__(config, cache, host, dtype=dtype, max_model_len=max_model_len)
+        self._model = model
         self._clock = clock
-        self._vocab_size = config.vocab_size
-        self._eos_token_ids = config.eos_token_ids
         make_sampler = RowByRowSampler if is_deterministic else Sampler
         self._sampler = make_sampler(config.vocab_size, config.eos_token_ids)
         self._answers: dict[str, Answer] = {}
@@ -179,46 +176,6 @@ class TorchRunner:
         if is_deterministic:
             runner.kernels += f", deterministic {mark_of(runner)}"
         return runner
-
-    @property
-    def block_count(self) -> int:
-        """KV blocks in the pool."""
-        return self._cache.block_count
-
-    @property
-    def block_size(self) -> int:
-        """Tokens per KV block."""
-        return self._cache.block_size
-
-    @property
-    def host_slots(self) -> int:
-        """Blocks of swapped requests that host memory holds."""
-        return self._host.slot_count
-
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of one KV block over all layers, keys and values."""
-        return math.prod(self._cache.block_shape) * self._cache.pools.dtype.itemsize
-
-    @property
-    def max_model_len(self) -> int:
-        """Most tokens (prompt + answer) of one request, by the model, the caller's limit and the pool."""
-        return self._max_model_len
-
-    @property
-    def vocab_size(self) -> int:
-        """Token ids are below this."""
-        return self._vocab_size
-
-    @property
-    def eos_token_ids(self) -> frozenset[int]:
-        """Tokens that end an answer unless ``ignore_eos``."""
-        return self._eos_token_ids
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The number format of weights, activations and KV."""
-        return self._shape.dtype
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:

@@ -1,0 +1,65 @@
+"""What a runner over one pool of KV blocks says of itself: the facts that the engine plans by."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from headway.engine.host_cache import HostCache
+from headway.engine.kv_cache import KVCache
+from headway.engine.model_config import ModelConfig
+
+
+class PooledRunner:
+    """The properties of ``Runner`` for one model, one KV pool and its swapped requests."""
+
+    def __init__(
+        self, config: ModelConfig, cache: KVCache, host: HostCache, *, dtype: torch.dtype, max_model_len: int
+    ) -> None:
+        self._cache = cache
+        self._host = host
+        self._dtype = dtype
+        self._max_model_len = max_model_len
+        self._vocab_size = config.vocab_size
+        self._eos_token_ids = config.eos_token_ids
+
+    @property
+    def block_count(self) -> int:
+        """KV blocks in the pool."""
+        return self._cache.block_count
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per KV block."""
+        return self._cache.block_size
+
+    @property
+    def host_slots(self) -> int:
+        """Blocks of swapped requests that host memory holds."""
+        return self._host.slot_count
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one KV block over all layers, keys and values, on this device."""
+        return math.prod(self._cache.block_shape) * self._cache.pools.dtype.itemsize
+
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens (prompt + answer) of one request, by the model, the caller's limit and the pool."""
+        return self._max_model_len
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below this."""
+        return self._vocab_size
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Tokens that end an answer unless ``ignore_eos``."""
+        return self._eos_token_ids
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number format of weights and activations; of KV too, unless that has a format of its own."""
+        return self._dtype
