@@ -11,7 +11,7 @@ from headway.engine.memory import Memory
 from headway.engine.policy import Policy
 from headway.engine.preemption import Candidate, Preemption
 from headway.engine.request import Request
-from headway.engine.shares import floor_chunk
+from headway.engine.shares import floor_chunk, promise
 
 TURNS: Final = 8
 """One more than a step holds may run for each so many that it holds."""
@@ -44,7 +44,8 @@ class Admission:
     def run(self, now: float) -> list[Request]:
         """Start what may start now, in the policy's order, and return it.
 
-        - A start never takes the floor chunk from a prefill that has started.
+        - A start never takes the floor chunk from a prefill that has started, and waits while short prompts
+          that have started fill the step: they end sooner one after the other than side by side.
         - Bounded skipping: a request whose blocks do not fit lets those behind it pass, at most
           ``max_passes`` times; from then on nothing behind it starts while anything runs, so blocks come free
           until it fits. While nothing can run (held requests sit on the blocks) waiting would not help:
@@ -55,11 +56,11 @@ class Admission:
         if self.budget < 1:
             return self.started
         floor = floor_chunk(self.budget, self.limits.min_chunk_tokens)
-        promised = sum([min(floor, r.pending_tokens) for r in self.prefills])
+        promised = sum([promise(r.pending_tokens, self.budget, floor) for r in self.prefills])
         passed: list[Request] = []
         for request in self.policy.candidates(now, self.memory.cached_tokens):
-            wanted = min(floor, request.known_tokens - self.memory.cached_tokens(request))
-            if promised and promised + wanted > self.budget:
+            wanted = request.known_tokens - self.memory.cached_tokens(request)
+            if promised and promised + min(floor, wanted) > self.budget:
                 break
             if self.memory.is_expected(request):
                 continue
@@ -68,7 +69,7 @@ class Admission:
                 break
             if self.memory.has_room(request, self.active + self.started):
                 self._start(request, passed)
-                promised += wanted
+                promised += promise(wanted, self.budget, floor)
             elif self._displace(request, sequences=0):
                 break
             else:

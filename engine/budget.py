@@ -43,17 +43,22 @@ class StepBudget:
         return urgent, patient
 
     def take_decodes(self, decodes: list[Request]) -> None:
-        """Spend on decodes that the step must hold, and end the step before the first of them is late."""
+        """Spend on decodes that the step must hold, and end the step before the first of them is late.
+
+        Those without a due time must not wait for prefills longer than ``max_gap_seconds``, or than twice the
+        step that they take by themselves.
+        """
         self.tokens -= len(decodes)
-        if not self._is_timed:
+        if not self._is_timed or not decodes:
             return
-        dues = [request.due_seconds for request in decodes if request.due_seconds is not None]
-        if dues:
-            slack = max(min(dues) - self._now, self._limits.min_step_seconds)
-            self.seconds -= max(0.0, self._limits.max_step_seconds - slack)
-        self.seconds -= self._cost.decode_seconds(
+        seconds = self._cost.decode_seconds(
             len(decodes), sum([request.computed_tokens for request in decodes])
         )
+        dues = [request.due_seconds for request in decodes if request.due_seconds is not None]
+        slack = max(min(dues) - self._now, self._limits.min_step_seconds) if dues else float("inf")
+        if len(dues) < len(decodes):
+            slack = min(slack, max(self._limits.max_gap_seconds, 2 * (self._cost.step_seconds() + seconds)))
+        self.seconds -= max(0.0, self._limits.max_step_seconds - slack) + seconds
 
     def prefill_tokens(self) -> int:
         """Most tokens that prefills may take: what fits into the time at no context, but always a floor."""

@@ -31,6 +31,8 @@ class StepLimits:
     """Steps in a row that may leave a decode out whose token is not due yet, to make time for prefills."""
     max_step_seconds: float = 0.5
     """Predicted time of one step, when no token is due earlier."""
+    max_gap_seconds: float = 0.1
+    """The same, with decodes in it whose tokens have no due time; but prefills get as much of a step as those."""
     min_step_seconds: float = 0.01
     """The same, when tokens are due earlier: a step is not planned shorter for them."""
     objectives: tuple[Objective, ...] = ()
@@ -54,6 +56,8 @@ class StepLimits:
                 f"min_step_seconds ({self.min_step_seconds}) must be above 0 and at most max_step_seconds "
                 f"({self.max_step_seconds})"
             )
+        if self.max_gap_seconds <= 0.0:
+            raise ValueError(f"max_gap_seconds is {self.max_gap_seconds}: give more than 0")
         if self.max_step_tokens < self.max_sequences:
             raise ValueError(
                 f"max_step_tokens ({self.max_step_tokens}) is below max_sequences ({self.max_sequences}): "

@@ -140,6 +140,28 @@ def test_for_late_tokens_a_step_is_not_planned_shorter_than_the_least_length() -
     assert seconds_of(plan) == pytest.approx(0.1, rel=0.1)
 
 
+def test_decodes_without_a_due_time_do_not_wait_for_a_prefill_longer_than_the_longest_gap() -> None:
+    scheduler = make_scheduler(StepLimits(max_step_tokens=1000, max_gap_seconds=0.1))
+    scheduler.add(spec("chat"))
+    _, now = step(scheduler, 0.0)
+    scheduler.add(spec("book", prompt=5000, arrival=now))
+    plan, _ = step(scheduler, now)
+    assert sizes(plan)["chat"] == 1
+    assert seconds_of(plan) == pytest.approx(0.1, rel=0.1)
+
+
+def test_where_decodes_alone_take_longer_than_that_prefills_get_as_much_of_a_step_as_they() -> None:
+    scheduler = make_scheduler(StepLimits(max_step_tokens=1000, max_gap_seconds=0.001, min_chunk_tokens=8))
+    for place in range(20):
+        scheduler.add(spec(f"chat{place}"))
+    _, now = step(scheduler, 0.0)
+    alone, now = step(scheduler, now)
+    scheduler.add(spec("book", prompt=5000, arrival=now))
+    plan, _ = step(scheduler, now)
+    assert len(plan.chunks) == 21
+    assert seconds_of(plan) == pytest.approx(2 * seconds_of(alone), rel=0.1)
+
+
 def test_a_late_token_does_not_make_all_later_ones_late() -> None:
     scheduler = make_scheduler(StepLimits(max_step_tokens=1000, max_step_seconds=0.5))
     scheduler.add(spec("chat", tpot=0.2))

@@ -17,7 +17,9 @@ from headway.engine.limits import StepLimits
 from headway.engine.policy import DynamicBatch, Fcfs
 from headway.engine.values import Objective
 
-LIMITS = StepLimits(max_step_tokens=1000, max_step_seconds=0.5, objectives=(Objective(1.0, 0.1),))
+LIMITS = StepLimits(
+    max_step_tokens=1000, max_step_seconds=0.5, max_gap_seconds=0.5, objectives=(Objective(1.0, 0.1),)
+)
 
 
 def test_who_comes_into_a_class_is_served_by_its_objective_and_who_leaves_is_not() -> None:

@@ -44,7 +44,7 @@ def test_several_prompts_prefill_side_by_side() -> None:
     scheduler.add(request("long", prompt=100))
     scheduler.add(request("short", prompt=3))
     scheduler.add(request("middle", prompt=30))
-    assert sizes(planned(scheduler)) == {"long": 8, "short": 3, "middle": 5}
+    assert sizes(planned(scheduler)) == {"long": 4, "short": 3, "middle": 9}
 
 
 def test_a_start_never_takes_the_floor_chunk_of_a_started_prefill() -> None:
@@ -183,7 +183,7 @@ def test_a_better_class_gets_the_larger_prefill_share() -> None:
     scheduler.add(request("batch", prompt=100, priority=2))
     step(scheduler)
     scheduler.add(request("interactive", prompt=30, priority=0))
-    assert sizes(planned(scheduler)) == {"interactive": 9, "batch": 8}
+    assert sizes(planned(scheduler)) == {"interactive": 13, "batch": 4}
 
 
 def test_a_request_that_does_not_fit_lets_smaller_ones_pass() -> None:

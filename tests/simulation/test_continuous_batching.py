@@ -74,7 +74,7 @@ def request(name: str, prompt: int, max_tokens: int, priority: int = 1) -> Reque
 def test_a_late_short_request_finishes_before_the_long_ones_that_came_first() -> None:
     simulation = Simulation()
     long = [(0.0, request(f"long{place}", 20 + 40 * place, 150 + 10 * place)) for place in range(8)]
-    simulation.run([*long, (1.0, request("short", 10, 8))])
+    simulation.run([*long, (2.0, request("short", 10, 8))])
     assert simulation.finished["short"] < min(simulation.finished[f"long{place}"] for place in range(8))
     # It joined while all others were running, and left while all of them went on.
     mine = simulation.in_plan("short")
