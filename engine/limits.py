@@ -32,7 +32,7 @@ class StepLimits:
     max_step_seconds: float = 0.5
     """Predicted time of one step, when no token is due earlier."""
     max_gap_seconds: float = 0.1
-    """The same, with decodes in it whose tokens have no due time; but prefills get as much of a step as those."""
+    """The same, with decodes whose tokens have no due time; prefills get as much of a step as those."""
     min_step_seconds: float = 0.01
     """The same, when tokens are due earlier: a step is not planned shorter for them."""
     objectives: tuple[Objective, ...] = ()

@@ -47,13 +47,9 @@ def share_budget(pending: Sequence[int], budget: int, floor: int) -> list[int]:
     part = budget // LONG_PART // max(1, len(split))
     equal = budget // max(1, len(split))
     left = budget
-    for places, level in (
-        (range(len(pending)), floor),
-        (split, part),
-        (whole, budget),
-        (split, equal),
-        (split, budget),
-    ):
+    everyone = range(len(pending))
+    rounds = ((everyone, floor), (split, part), (whole, budget), (split, equal), (split, budget))
+    for places, level in rounds:
         for place in places:
             extra = max(0, min(pending[place], level, grants[place] + left) - grants[place])
             grants[place] += extra
