@@ -67,6 +67,7 @@ def profile(
     counts = parse_counts(sequences)
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is loaded, as `headway worker` does
 
+    from headway.engine.errors import ModelError
     from headway.services.model_host import build_engine
     from headway.services.profile_run import ProfileRun, RunShape
 
@@ -84,7 +85,10 @@ def profile(
         pins_threads=pin_threads,
         max_sequences=max(counts),
     )
-    host = build_engine(settings)
+    try:
+        host = build_engine(settings)
+    except ModelError as error:
+        raise UsageError(str(error)) from None
     run = ProfileRun(host.engine, host.model.tokenizer.vocab_size, host.computation)
     run.run(RunShape(counts[-1], counts[-1], answer_tokens=8))  # thrown away
     for count in counts:

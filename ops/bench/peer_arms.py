@@ -148,7 +148,7 @@ def launch(arm: Arm, home: Path, weights: Path, port: int, folder: Path) -> Laun
 def _headway(arm: Arm, weights: Path, port: int, folder: Path) -> Launch:
     options = ["--model", str(weights), "--served-name", "model", "--state-dir", str(folder / "state")]
     options += ["--port", str(port), "--threads", str(cores()), "--max-sequences", str(SEQUENCES)]
-    options += ["--kv-cache", "1GiB", *arm.options]
+    options += ["--kv-cache", "512MiB", *arm.options]
     command = (sys.executable, "-m", "headway.services.cli", "up", *options)
     return Launch(command, {"PYTHONPATH": str(ROOT / "src")}, is_server=True, model="model")
 
