@@ -4,8 +4,8 @@ A server and a worker of their own, with a real model; clients post prompts of m
 greedy, with log-probabilities and without, several choices, cancels in the middle, and readers who leave. The
 growth is the slope of the lower envelope of the RSS (the least of each minute) by least squares, over the
 second half of the time: until then rings of bounded length fill up (the last steps, the last 4,096
-requests), some 15 MB. The bound is the weights as they are kept, the KV pool, and 600 MB. Exit code 1 when the RSS passes
-the bound or the second half grows by more than --limit.
+requests), some 15 MB. The bound is the weights as they are kept, the KV pool, and 600 MB. Exit code 1 when
+the RSS passes the bound or the second half grows by more than --limit.
 
     .venv/bin/python ops/bench/memory_soak.py [--minutes 30] [--warm-up 3] [--json]
 """
@@ -224,9 +224,7 @@ def main() -> int:
     )
     parser.add_argument("--clients", type=int, default=24)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--weights-mb", type=int, default=97, help="of the model, in the form that `auto` takes"
-    )
+    parser.add_argument("--weights-mb", type=int, default=97, help="of the model, as `auto` keeps them")
     parser.add_argument("--limit", type=float, default=10.0, help="MB that it may grow in the second half")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("worker_options", nargs="*", help="further options of the worker, after --")
