@@ -31,7 +31,7 @@ class StepLimits:
     """Steps in a row that may leave a decode out whose token is not due yet, to make time for prefills."""
     max_step_seconds: float = 0.5
     """Predicted time of one step, when no token is due earlier."""
-    max_gap_seconds: float = 0.1
+    max_gap_seconds: float = 0.12
     """The same, with decodes whose tokens have no due time; prefills get as much of a step as those."""
     min_step_seconds: float = 0.01
     """The same, when tokens are due earlier: a step is not planned shorter for them."""
