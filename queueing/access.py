@@ -21,12 +21,11 @@ from headway.queueing.routing import slot_of
 from headway.queueing.server import Reply, Server
 
 _PRODUCER_COMMANDS: Final = (
-    "del get hdel hget hgetall hincrby hkeys hmget hset llen lpos lrem pexpire pexpireat pttl publish rpush "
+    "del get hdel hget hgetall hincrby hkeys hlen hmget hset llen lpos lrem pexpire pexpireat pttl publish rpush "
     "set strlen time type xadd xlen xrange xread xrevrange zadd zcard zcount zrange zrangebyscore zrem zscore"
 )
-_GATEWAY_COMMANDS: Final = f"{_PRODUCER_COMMANDS} hlen scan smembers xdel"
+_GATEWAY_COMMANDS: Final = f"{_PRODUCER_COMMANDS} hlen lrange scan smembers xdel"
 _WORKER_COMMANDS: Final = f"{_GATEWAY_COMMANDS} lindex lpop sadd xgroup zpopmin zremrangebyscore"
-_ADMIN_COMMANDS: Final = f"{_WORKER_COMMANDS} lrange"
 
 _ALWAYS: Final = "client|setname cluster|slots psubscribe wait"
 """What connecting, finding the nodes of a Cluster, hearing hints and ``?replicas=`` take."""
@@ -96,7 +95,7 @@ WORKER: Final = Role(
 ADMIN: Final = Role(
     "admin",
     _functions(_GATEWAY_FUNCTIONS, _WORKER_FUNCTIONS, _ADMIN_FUNCTIONS),
-    tuple(_ADMIN_COMMANDS.split()),
+    tuple(_WORKER_COMMANDS.split()),
     (*_ALWAYS.split(), *_SELF_CHECK.split(), "config|get", "cluster|nodes"),
 )
 """Whoever runs ``headway doctor``, ``tenants``, ``keys``, ``jobs`` and ``dlq``."""
@@ -156,6 +155,7 @@ _ARGUMENTS: Final = {
     "hset": "f v",
     "lindex": "0",
     "lpos": "v",
+    "lrange": "0 0",
     "lrem": "0 v",
     "pexpire": "1",
     "pexpireat": "1",

@@ -43,6 +43,8 @@ hint:{lane}                 channel    keys of jobs with new entries; only a hin
 w:{fleet}:<worker>          string     the worker's card as JSON                             its heartbeat's
 workers:{fleet}             zset       worker -> when its card lapses                        as its card
 models:{fleet}              set        every model ever served here                          for good
+watched:{fleet}             string     somebody watches the steps (/console)                 a few seconds
+steps:{fleet}:<worker>      stream     a worker's last steps, while they are watched         30 s, newest 40
 tenants:{sys}               hash       tenant -> its limits as JSON                          until removed
 keys:{sys}                  hash       SHA-256 of an API key -> tenant, name, created_ms     until revoked
 config:{sys}                hash       tenants, keys: versions, new with each change; file,  for good
@@ -77,6 +79,7 @@ HINT_PATTERN: Final = "hint:*"
 FLEET: Final = "{fleet}"
 WORKERS: Final = "workers:{fleet}"
 MODELS: Final = "models:{fleet}"
+WATCHED: Final = "watched:{fleet}"
 SYSTEM: Final = "{sys}"
 TENANTS: Final = "tenants:{sys}"
 API_KEYS: Final = "keys:{sys}"
@@ -93,6 +96,11 @@ def tenant_tag(tenant: str) -> str:
 def card_key(worker_id: str) -> str:
     """The key of a worker's card."""
     return f"w:{FLEET}:{worker_id}"
+
+
+def steps_key(worker_id: str) -> str:
+    """The stream of what a worker shows of its steps."""
+    return f"steps:{FLEET}:{worker_id}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from headway.queueing.messages import Job, encode_job
 from headway.queueing.protocol import Cancelled, Reaped, Submitted
 from headway.queueing.results import events_of
 from headway.queueing.settings import DEFAULTS, READ_LIMIT, QueueSettings
+from headway.queueing.step_views import MemoryStepViews, StepViews
 from headway.queueing.tenant_store import QuotaStore, TenantStore
 from headway.queueing.worker_card import WorkerCard
 
@@ -40,6 +41,7 @@ class MemoryQueue(MemoryConsumerSide, MemoryListingSide):
         super().__init__(settings, clock=clock, rng=rng)
         self.tenant_store: TenantStore = MemoryTenants(clock)
         self.quota_store: QuotaStore = MemoryQuotas(clock, settings)
+        self.step_views: StepViews = MemoryStepViews(clock)
 
     # -- producers ------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from headway.queueing.claims import Claim, Emit, Fenced, Finish
 from headway.queueing.events import Cursor, JobResult, JobStatus, StreamEvent
 from headway.queueing.messages import Job, Priority
 from headway.queueing.quota_values import QuotaStanding
+from headway.queueing.step_views import StepViews
 from headway.queueing.tenant_store import QuotaStore, TenantStore
 from headway.queueing.worker_card import WorkerCard
 
@@ -90,6 +91,8 @@ class Queue(Protocol):
     tenant_store: TenantStore
     quota_store: QuotaStore
     """Both are used by ``Admission``, through which jobs are posted; ``submit`` itself asks neither."""
+    step_views: StepViews
+    """What workers show of their steps while somebody watches."""
 
     # -- producers ------------------------------------------------------------------------------------
 

@@ -25,6 +25,8 @@ from headway.services.model_host import ModelHost
 from headway.services.preemption_log import PreemptionLog
 from headway.services.publisher import Publisher
 from headway.services.settings import WorkerSettings
+from headway.services.step_show import show_loop
+from headway.services.step_view import StepViewer
 from headway.services.tenant_loops import keep_loop, settle_loop, weights_loop
 from headway.services.trace import chrome_trace
 from headway.services.worker_card import worker_card
@@ -110,6 +112,7 @@ class Worker:
                     tasks.create_task(
                         heartbeat_loop(self._queue, self.card, self._settings.heartbeat_seconds)
                     ),
+                    tasks.create_task(self._show_steps()),
                 ]
                 claiming = tasks.create_task(self._claims.run())
                 await stop.wait()
@@ -142,6 +145,15 @@ class Worker:
         await asyncio.wait((claiming,), timeout=NOW_SECONDS)
         claiming.cancel()
         await hand_over(self._table, NOW_SECONDS)
+
+    async def _show_steps(self) -> None:
+        viewer = StepViewer(self._host.engine.timeline, self._clock)
+        await show_loop(
+            self._queue.step_views,
+            self._settings.worker_id,
+            viewer,
+            lambda: self._engine.load.kv_blocks_total,
+        )
 
     async def _watch_engine(self) -> None:
         await self._engine_died.wait()

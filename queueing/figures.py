@@ -1,4 +1,4 @@
-"""What ``headway top`` shows, at one moment: models, tenants with their shares, workers."""
+"""What ``headway top`` and the console show, at one moment: models, tenants with their shares, workers."""
 
 from __future__ import annotations
 
