@@ -56,7 +56,7 @@ def create_app(
         unanswered=Unanswered(queue, admission, errands, clock=clock, wall_clock=wall_clock),
         callers=Callers(queue),
         settings=settings,
-        metrics=Metrics(registry, max_tenants=settings.metric_tenants),
+        metrics=Metrics(registry, max_tenants=settings.metric_tenants, clock=clock, wall_clock=wall_clock),
         models=ModelDirectory(queue, ttl_seconds=settings.models_ttl_seconds, clock=clock),
         clock=clock,
         wall_clock=wall_clock,

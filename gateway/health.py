@@ -49,10 +49,10 @@ def health_routes(gateway: Gateway) -> APIRouter:
         """All metrics of this gateway, and the depth of the queue as it is now."""
         try:
             async with asyncio.timeout(gateway.settings.probe_seconds):
-                await _measure_queue(gateway)
-            gateway.metrics.queue_up.set(1)
+                await gateway.metrics.queue.measure(gateway.queue, gateway.models)
+            gateway.metrics.queue.up.set(1)
         except (QueueingError, TimeoutError):
-            gateway.metrics.queue_up.set(0)
+            gateway.metrics.queue.up.set(0)
         return Response(generate_latest(gateway.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     return router
@@ -97,17 +97,3 @@ async def _unwritable(gateway: Gateway, models: list[str]) -> str | None:
     except TimeoutError:
         return "the queue does not answer"
     return None
-
-
-async def _measure_queue(gateway: Gateway) -> None:
-    metrics = gateway.metrics
-    fleet = await gateway.models.fleet(fresh=True)
-    metrics.workers.clear()
-    for card in fleet.workers:
-        metrics.workers.labels(card.model, card.state).inc()
-    for model in fleet.served:
-        depth = await gateway.queue.depth(model)
-        for priority, jobs in depth.queued.items():
-            metrics.queued.labels(model, priority.value).set(jobs)
-        metrics.running.labels(model).set(depth.running)
-        metrics.dead_letters.labels(model).set(depth.dead_letters)
