@@ -21,10 +21,11 @@ from headway.queueing.routing import slot_of
 from headway.queueing.server import Reply, Server
 
 _PRODUCER_COMMANDS: Final = (
-    "del get hdel hget hgetall hincrby hkeys hlen hmget hset llen lpos lrem pexpire pexpireat pttl publish rpush "
-    "set strlen time type xadd xlen xrange xread xrevrange zadd zcard zcount zrange zrangebyscore zrem zscore"
+    "del get hdel hget hgetall hincrby hkeys hlen hmget hset llen lpos lrem pexpire pexpireat pttl publish "
+    "rpush set strlen time type xadd xlen xrange xread xrevrange zadd zcard zcount zrange zrangebyscore zrem "
+    "zscore"
 )
-_GATEWAY_COMMANDS: Final = f"{_PRODUCER_COMMANDS} hlen lrange scan smembers xdel"
+_GATEWAY_COMMANDS: Final = f"{_PRODUCER_COMMANDS} lrange scan smembers xdel"
 _WORKER_COMMANDS: Final = f"{_GATEWAY_COMMANDS} lindex lpop sadd xgroup zpopmin zremrangebyscore"
 
 _ALWAYS: Final = "client|setname cluster|slots psubscribe wait"
@@ -35,7 +36,7 @@ _SELF_CHECK: Final = "info function|list function|load multi discard"
 _PRODUCER_FUNCTIONS: Final = "submit cancel reap"
 _SHARED_FUNCTIONS: Final = "restore settle keep reservations reserving quiet weights"
 _GATEWAY_FUNCTIONS: Final = (
-    f"{_PRODUCER_FUNCTIONS} probe reserve unreserve account tenants_apply {_SHARED_FUNCTIONS}"
+    f"{_PRODUCER_FUNCTIONS} forget probe reserve unreserve account tenants_apply {_SHARED_FUNCTIONS}"
 )
 _WORKER_FUNCTIONS: Final = (
     f"claim emit finish renew release reap expire_worker mend report heartbeat {_SHARED_FUNCTIONS}"

@@ -30,6 +30,8 @@ lease:{lane}                zset       running job -> end of its lease (server m
 due:{lane}                  zset       waiting job -> its deadline (server ms)               until claimed
 dlq:{lane}                  stream     jobs given up: job, tenant, reason, attempts, tokens  newest 1000
 recent:{lane}               stream     jobs that ended: job, tenant, band, reason, tokens    newest ~1000
+used:{lane}:<day>           hash       what tenants used on a day (since 1970, UTC): jobs:,  93 days after a
+                                       prompt:, completion:<tenant>; at each end             tenant's first
 settle:{lane}               stream     ends of jobs with a reservation: job, tenant,         until the quotas
                                        reserved, prompt and completion tokens, reason        took it in
 j:{lane}:<key>              hash       the record: state, claim token, epoch, …              (1)
@@ -165,6 +167,10 @@ class LaneKeys:
         """Stream of jobs that ended."""
         return f"recent:{self.tag}"
 
+    def used(self, day: int) -> str:
+        """Hash: what the tenants used on a day, counted from 1970."""
+        return f"used:{self.tag}:{day}"
+
     @property
     def settlements(self) -> str:
         """Stream of ends that the quotas have yet to take in."""
@@ -188,6 +194,11 @@ class JobKeys:
     def record(self) -> str:
         """Hash."""
         return self._key("j")
+
+    @property
+    def body(self) -> str:
+        """String: the job as posted."""
+        return self._key("p")
 
     @property
     def result(self) -> str:

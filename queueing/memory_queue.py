@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from headway.queueing.errors import InvalidJobError, UnknownJobError
+from headway.queueing.errors import UnknownJobError, not_ended
 from headway.queueing.events import START, Cursor, EndReason, JobResult, JobState, StreamEvent
 from headway.queueing.ids import JobId, check_entry_id, check_key, lane_of, new_key
 from headway.queueing.memory_consumers import MemoryConsumerSide
@@ -16,7 +16,7 @@ from headway.queueing.memory_listing import MemoryListingSide
 from headway.queueing.memory_quotas import MemoryQuotas
 from headway.queueing.memory_record import Record
 from headway.queueing.memory_tenants import MemoryTenants
-from headway.queueing.messages import Job, encode_job
+from headway.queueing.messages import Job, decode_job, encode_job
 from headway.queueing.protocol import Cancelled, Reaped, Submitted
 from headway.queueing.results import events_of
 from headway.queueing.settings import DEFAULTS, READ_LIMIT, QueueSettings
@@ -98,6 +98,16 @@ class MemoryQueue(MemoryConsumerSide, MemoryListingSide):
         """See ``Queue.result``."""
         return self._store.record(job_id).result
 
+    async def job(self, job_id: str) -> Job:
+        """See ``Queue.job``."""
+        return decode_job(self._store.record(job_id).body)
+
+    async def forget(self, job_id: str) -> None:
+        """See ``Queue.forget``."""
+        if self._store.record(job_id).state is not JobState.FINISHED:
+            raise not_ended(job_id)
+        self._store.forget(job_id)
+
     async def cancel(self, job_id: str, reason: str) -> Cancelled:
         """See ``Queue.cancel``."""
         record = self._store.record(job_id)
@@ -119,7 +129,7 @@ class MemoryQueue(MemoryConsumerSide, MemoryListingSide):
         key = new_key(self._clock, self._rng) if key is None else check_key(key)
         record = self._store.find(job_id)
         if record is not None and record.state is not JobState.FINISHED:
-            raise InvalidJobError(f"{job_id} has not ended yet: cancel it first", code="job_not_ended")
+            raise not_ended(job_id)
         repeated = str(JobId(JobId.parse(job_id).lane, key))
         if self._store.find(repeated) is not None:
             return Submitted(repeated, created=False)

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, Self
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, ValidationError, model_validator
 from pydantic_core import PydanticSerializationError
 
 from headway.queueing.errors import InvalidJobError
@@ -177,6 +177,14 @@ class Job(_Contract):
         dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
         Field(max_length=16),
     ] = Field(default_factory=dict[str, str])
+    notes: Annotated[
+        dict[
+            Annotated[str, Field(max_length=64)],
+            StrictBool | StrictInt | Annotated[str, Field(max_length=512)] | None,
+        ],
+        Field(max_length=32),
+    ] = Field(default_factory=dict[str, "bool | int | str | None"])
+    """What whoever posted it wants to find beside it again; workers do not read it."""
     traceparent: Annotated[str, Field(pattern=TRACEPARENT_PATTERN)] | None = None
 
     @model_validator(mode="after")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from typing import Any, Final, cast
 
 from headway.queueing.backlog import EndedJob, Settlement, TenantBacklog
 from headway.queueing.codec import decode_status, pairs
+from headway.queueing.day_usage import DayUsage, day_number, usage_of
 from headway.queueing.errors import unknown_job
 from headway.queueing.events import EndReason, JobState, JobStatus
 from headway.queueing.ids import JobId, check_entry_id, lane_of
@@ -119,6 +121,17 @@ class ListingSide(RedisSide):
         keys = LaneKeys(lane_of(model))
         ended = (_ended(keys.lane, entry) for _, entry in await self._newest(keys.recent, limit))
         return tuple(job for job in ended if job is not None)
+
+    async def usage(self, model: str, days: Sequence[date]) -> tuple[DayUsage, ...]:
+        """See ``Queue.usage``."""
+        keys = LaneKeys(lane_of(model))
+        replies = await self._rounds([("HGETALL", keys.used(day_number(day))) for day in days])
+        return tuple(
+            row
+            for day, reply in zip(days, replies, strict=True)
+            if isinstance(reply, list)  # what is no hash is somebody else's
+            for row in usage_of(model, day, pairs(cast("list[bytes]", reply)))
+        )
 
     async def settlements(self, model: str, limit: int = 100) -> tuple[Settlement, ...]:
         """See ``Queue.settlements``."""
