@@ -1,4 +1,4 @@
-"""A Prometheus histogram for what happens with every token."""
+"""Prometheus histograms for what happens with every token."""
 
 from __future__ import annotations
 
@@ -11,11 +11,37 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 
-class LatencyHistogram(Collector):
-    """Counts seconds in buckets; written by one thread, read by whoever scrapes.
+class Buckets:
+    """Counts values in buckets; written by one thread, read by whoever scrapes.
 
     The client library's own takes locks and walks its buckets, ten times the cost of this one.
     """
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """``bounds``: the largest value of each bucket, ascending; one more is for what is larger."""
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
+        """The buckets, cumulative, as a scrape gets them."""
+        bounds = (*map(str, map(float, self._bounds)), "+Inf")
+        family.add_metric(
+            labels,
+            buckets=list(zip(bounds, accumulate(self._counts), strict=True)),
+            sum_value=self._sum,
+        )
+
+
+class LatencyHistogram(Collector):
+    """One histogram, mostly of seconds, whose labels never change."""
 
     def __init__(
         self,
@@ -25,27 +51,49 @@ class LatencyHistogram(Collector):
         bounds: Sequence[float],
         registry: CollectorRegistry,
     ) -> None:
-        """``bounds``: the largest value of each bucket, ascending; one more is for what is larger."""
         self._name = name
         self._text = text
         self._labels = labels
-        self._bounds = tuple(bounds)
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
+        self._buckets = Buckets(bounds)
+        self.observe = self._buckets.observe
+        """Count one value."""
         registry.register(self)
 
-    def observe(self, seconds: float) -> None:
-        """Count one value."""
-        self._counts[bisect_left(self._bounds, seconds)] += 1
-        self._sum += seconds
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """The one family."""
+        family = HistogramMetricFamily(self._name, self._text, labels=tuple(self._labels))
+        self._buckets.add_to(family, tuple(self._labels.values()))
+        yield family
+
+
+class LatencyHistograms(Collector):
+    """The same under labels that come as they are met."""
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        labels: Sequence[str],
+        bounds: Sequence[float],
+        registry: CollectorRegistry,
+    ) -> None:
+        self._name = name
+        self._text = text
+        self._labels = tuple(labels)
+        self._bounds = tuple(bounds)
+        self._buckets: dict[tuple[str, ...], Buckets] = {}
+        registry.register(self)
+
+    def labels(self, *values: str) -> Buckets:
+        """The histogram of these label values, in the order of ``labels``."""
+        found = self._buckets.get(values)
+        if found is None:
+            found = self._buckets[values] = Buckets(self._bounds)
+        return found
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """The buckets, cumulative, as a scrape gets them."""
-        family = HistogramMetricFamily(self._name, self._text, labels=tuple(self._labels))
-        bounds = (*map(str, map(float, self._bounds)), "+Inf")
-        family.add_metric(
-            tuple(self._labels.values()),
-            buckets=list(zip(bounds, accumulate(self._counts), strict=True)),
-            sum_value=self._sum,
-        )
+        """The one family, empty at first."""
+        family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
+        for values, buckets in tuple(self._buckets.items()):
+            buckets.add_to(family, values)
         yield family

@@ -131,11 +131,16 @@ class ClaimTable:
 
     def route(self) -> None:
         """Give the engine's new outputs to their jobs; what belongs to no claim of ours is dropped."""
-        for output in self._engine.take():
+        outputs = self._engine.take()
+        now = self._clock() if outputs else 0.0
+        for output in outputs:
             job = self._jobs.get(job_of(output.key.request_id)[0])
             is_ours = job is not None and output.key.request_id in job.open_requests
             if job is None or not is_ours or job.claim.epoch != output.key.epoch:
+                self._metrics.suppressed(len(output.token_ids))
                 continue
+            if job.waits_since_seconds is None:
+                job.waits_since_seconds = now
             ended = output.finish_reason is not None
             if ended:
                 job.open_requests.discard(output.key.request_id)

@@ -65,13 +65,7 @@ def build_engine(settings: WorkerSettings) -> ModelHost:
     placement = place(settings.threads, os.sched_getaffinity(0), is_pinned=settings.pins_threads)
     loaded = _toy(settings) if is_toy(settings.model) else _torch(settings, placement)
     runner, tokenizer = loaded.runner, loaded.tokenizer
-    if (settings.ttft_seconds is None) != (settings.tpot_seconds is None):
-        raise UsageError("--ttft and --tpot belong together", hint="give both, or neither")
-    objectives = (
-        (Objective(settings.ttft_seconds, settings.tpot_seconds),)
-        if settings.ttft_seconds is not None and settings.tpot_seconds is not None
-        else ()
-    )
+    objectives = class_objectives(settings)
     try:
         limits = StepLimits(
             max_step_tokens=settings.max_batch_tokens,
@@ -105,6 +99,15 @@ def build_engine(settings: WorkerSettings) -> ModelHost:
     name = served_name(settings.model, settings.served_name)
     side = ModelSide(name, tokenizer, runner.max_model_len, engine.check)
     return ModelHost(engine, side, int(time.time()), loaded.kernels, loaded.weights, placement)
+
+
+def class_objectives(settings: WorkerSettings) -> tuple[Objective, ...]:
+    """What jobs without an objective of their own should meet, by class; raises UsageError."""
+    if (settings.ttft_seconds is None) != (settings.tpot_seconds is None):
+        raise UsageError("--ttft and --tpot belong together", hint="give both, or neither")
+    if settings.ttft_seconds is None or settings.tpot_seconds is None:
+        return ()
+    return (Objective(settings.ttft_seconds, settings.tpot_seconds),)
 
 
 def default_kv_cache_bytes() -> int:

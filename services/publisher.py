@@ -128,15 +128,23 @@ class Publisher:
         emits = [
             Emit(job.job_id, job.claim.token, job.answer.seal(), job.answer.written_entries) for job in jobs
         ]
+        waited_since = [job.waits_since_seconds for job in jobs]
+        for job in jobs:  # what comes from here on is in the next write
+            job.waits_since_seconds = None
         outcomes = await self._ask("emit", lambda: self._queue.emit(emits))
         if outcomes is None:
+            for job, since in zip(jobs, waited_since, strict=True):
+                job.waits_since_seconds = since or job.waits_since_seconds
             return False
         acknowledged: list[tuple[str, int]] = []
         now = self._clock()
-        for job, emit, outcome in zip(jobs, emits, outcomes, strict=True):
+        for job, emit, outcome, since in zip(jobs, emits, outcomes, waited_since, strict=True):
             if outcome is Fenced.LOST:
+                self._metrics.suppressed(sum([len(entry.token_ids) for entry in emit.entries]))
                 self._table.lose(job)
                 continue
+            if since is not None:
+                self._metrics.wrote_after(now - since)
             if tokens := self._confirm(job, emit.entries, now):
                 acknowledged.append((emit.job_id, tokens))
             if outcome is Fenced.CANCELLED:
@@ -195,6 +203,9 @@ class Publisher:
             elif job.answer.resumed_tokens == 0:
                 ttft = now - job.received_seconds + job.age_seconds_at_claim
                 self._metrics.wrote_first_tokens(tokens, seconds=ttft)
+                if job.prepared is not None:
+                    self._metrics.jobs.first_token(job.prepared.job, ttft)
+                job.first_written_seconds = now
             else:
                 self._metrics.wrote_tokens(tokens)
             job.last_written_seconds = now
@@ -204,7 +215,8 @@ class Publisher:
     def _close(self, job: ClaimedJob, finish: Finish) -> None:
         self._confirm(job, finish.entries, self._clock())
         seconds = self._clock() - job.received_seconds + job.age_seconds_at_claim
-        self._metrics.finished(finish.end.reason.value, seconds=seconds)
+        self._metrics.finished(finish.end.reason, seconds=seconds)
+        self._metrics.closed(job, finish.end.reason)
         job.log.info(
             "job_finished",
             reason=finish.end.reason.value,

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from headway.queueing.protocol import Queue
@@ -21,7 +21,7 @@ from headway.services.drain import drain, hand_over
 from headway.services.engine_thread import EngineThread
 from headway.services.logs import get_logger
 from headway.services.metrics import WorkerMetrics
-from headway.services.model_host import ModelHost
+from headway.services.model_host import ModelHost, class_objectives
 from headway.services.preemption_log import PreemptionLog
 from headway.services.publisher import Publisher
 from headway.services.settings import WorkerSettings
@@ -30,7 +30,7 @@ from headway.services.step_view import StepViewer
 from headway.services.tenant_loops import keep_loop, settle_loop, weights_loop
 from headway.services.trace import chrome_trace
 from headway.services.worker_card import worker_card
-from headway.services.worker_loops import heartbeat_loop, reap_loop, renew_loop, watchdog_loop
+from headway.services.worker_loops import heartbeat_loop, look_loop, reap_loop, renew_loop, watchdog_loop
 
 _log = get_logger("worker")
 
@@ -55,7 +55,13 @@ class Worker:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.metrics = WorkerMetrics(settings.worker_id, host.model.name)
+        self.metrics = WorkerMetrics(
+            settings.worker_id,
+            host.model.name,
+            timeline=host.engine.timeline,
+            objectives=class_objectives(settings),
+        )
+        self.metrics.steps.weigh(dict(settings.tenant_weights))
         self.metrics.observe_computation(host.computation)
         self.state = "ready"
         self._queue = queue
@@ -106,9 +112,10 @@ class Worker:
                     tasks.create_task(renew_loop(self._queue, self._table, lease)),
                     tasks.create_task(settle_loop(self._queue, name)),
                     tasks.create_task(keep_loop(self._queue)),
-                    tasks.create_task(weights_loop(self._queue, name, self._own_weights, self._engine.weigh)),
+                    tasks.create_task(weights_loop(self._queue, name, self._own_weights, self._weigh)),
                     tasks.create_task(self._publisher.run()),
                     tasks.create_task(PreemptionLog(self._host.engine.preemptions, _log).run()),
+                    tasks.create_task(look_loop(self.metrics)),
                     tasks.create_task(
                         heartbeat_loop(self._queue, self.card, self._settings.heartbeat_seconds)
                     ),
@@ -154,6 +161,10 @@ class Worker:
             viewer,
             lambda: self._engine.load.kv_blocks_total,
         )
+
+    def _weigh(self, weights: Mapping[str, float]) -> None:
+        self._engine.weigh(weights)
+        self.metrics.steps.weigh(weights)
 
     async def _watch_engine(self) -> None:
         await self._engine_died.wait()
