@@ -58,6 +58,19 @@ inf:{t:<tenant>}            zset       reserved job in flight -> end of its leas
 wait:{t:<tenant>}           zset       those of them that wait -> reserved when (ms)         8 days
 res:{t:<tenant>}            hash       job -> tokens, prompt, state, since, nonce, filled    8 days
 gone:{t:<tenant>}           zset       job whose reservation lapsed -> when (ms)             24 h
+file:{batch}:<id>           string     a stored file: tenant, name, purpose, size, path      until it expires
+files:{batch}:<tenant>      zset       file -> created (ms)                                  as its files
+expiring:{batch}            zset       file -> when it expires (ms)                          as its files
+batch:{batch}:<id>          hash       what is known of a batch, each field written once:    30 days after
+                                       created, checked, cancelling, finalizing, outcome,    its end
+                                       told; progress, which is written again and again
+parts:{batch}:<id>          hash       part of a batch -> its counts and result files        until its end
+batches:{batch}:<tenant>    zset       batch -> created (ms)                                 as its batches
+open:{batch}                zset       batch that is to be worked on -> created (ms)         until its end
+turn:{batch}:<what>         string     who does something now, so that others do not         under a minute
+hooks:{batch}:<tenant>      hash       webhook -> URL, secret, events                        until removed
+due:{batch}                 zset       webhook message that is to be sent -> when (ms)       3 days at most
+message:{batch}:<id>        string     such a message: where to, what, how often tried       3 days at most
 =========================== ========== ===================================================== ================
 
 (1) Without a deadline: kept until the job ends, however long that takes, then 1 h. With one: at most 1 h
@@ -209,3 +222,67 @@ class JobKeys:
     def stream(self) -> str:
         """The token stream."""
         return self._key("o")
+
+
+# -- files and batches ---------------------------------------------------------------------------------------
+
+BATCH: Final = "{batch}"
+"""One slot for all of them: they are few, and their records are small."""
+FILES_EXPIRING: Final = f"expiring:{BATCH}"
+BATCHES_OPEN: Final = f"open:{BATCH}"
+MESSAGES_DUE: Final = f"due:{BATCH}"
+
+
+class FileKeys:
+    """The keys of stored files."""
+
+    @staticmethod
+    def record(file_id: str) -> str:
+        """String: the record."""
+        return f"file:{BATCH}:{file_id}"
+
+    @staticmethod
+    def of_tenant(tenant: str) -> str:
+        """Sorted set of a tenant's files."""
+        return f"files:{BATCH}:{tenant}"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchKeys:
+    """The keys of one batch."""
+
+    batch_id: str
+
+    @property
+    def record(self) -> str:
+        """Hash."""
+        return f"batch:{BATCH}:{self.batch_id}"
+
+    @property
+    def parts(self) -> str:
+        """Hash of the committed parts."""
+        return f"parts:{BATCH}:{self.batch_id}"
+
+    @staticmethod
+    def of_tenant(tenant: str) -> str:
+        """Sorted set of a tenant's batches."""
+        return f"batches:{BATCH}:{tenant}"
+
+    @staticmethod
+    def turn(what: str) -> str:
+        """String: who does something now."""
+        return f"turn:{BATCH}:{what}"
+
+
+class WebhookKeys:
+    """The keys of webhooks and of the messages to them."""
+
+    @staticmethod
+    def of_tenant(tenant: str) -> str:
+        """Hash of a tenant's webhooks."""
+        return f"hooks:{BATCH}:{tenant}"
+
+    @staticmethod
+    def message(message_id: str) -> str:
+        """String: a message on its way."""
+        return f"message:{BATCH}:{message_id}"

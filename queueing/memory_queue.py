@@ -8,9 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
+from headway.queueing.batch_store import BatchStore
 from headway.queueing.errors import UnknownJobError, not_ended
 from headway.queueing.events import START, Cursor, EndReason, JobResult, JobState, StreamEvent
 from headway.queueing.ids import JobId, check_entry_id, check_key, lane_of, new_key
+from headway.queueing.memory_commands import MemoryCommands
 from headway.queueing.memory_consumers import MemoryConsumerSide
 from headway.queueing.memory_listing import MemoryListingSide
 from headway.queueing.memory_quotas import MemoryQuotas
@@ -22,6 +24,7 @@ from headway.queueing.results import events_of
 from headway.queueing.settings import DEFAULTS, READ_LIMIT, QueueSettings
 from headway.queueing.step_views import MemoryStepViews, StepViews
 from headway.queueing.tenant_store import QuotaStore, TenantStore
+from headway.queueing.webhook_store import WebhookStore
 from headway.queueing.worker_card import WorkerCard
 
 
@@ -42,6 +45,9 @@ class MemoryQueue(MemoryConsumerSide, MemoryListingSide):
         self.tenant_store: TenantStore = MemoryTenants(clock)
         self.quota_store: QuotaStore = MemoryQuotas(clock, settings)
         self.step_views: StepViews = MemoryStepViews(clock)
+        records = MemoryCommands(clock)
+        self.batch_store = BatchStore(records)
+        self.webhook_store = WebhookStore(records)
 
     # -- producers ------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from headway.queueing.backlog import EndedJob, Settlement, TenantBacklog
+from headway.queueing.batch_store import BatchStore
 from headway.queueing.claims import Claim, Emit, Fenced, Finish
 from headway.queueing.day_usage import DayUsage
 from headway.queueing.events import Cursor, JobResult, JobStatus, StreamEvent
@@ -20,6 +21,7 @@ from headway.queueing.messages import Job, Priority
 from headway.queueing.quota_values import QuotaStanding
 from headway.queueing.step_views import StepViews
 from headway.queueing.tenant_store import QuotaStore, TenantStore
+from headway.queueing.webhook_store import WebhookStore
 from headway.queueing.worker_card import WorkerCard
 
 
@@ -95,6 +97,10 @@ class Queue(Protocol):
     """Both are used by ``Admission``, through which jobs are posted; ``submit`` itself asks neither."""
     step_views: StepViews
     """What workers show of their steps while somebody watches."""
+    batch_store: BatchStore
+    """Records of files and batches."""
+    webhook_store: WebhookStore
+    """Where tenants are told of ends, and what is on its way there."""
 
     # -- producers ------------------------------------------------------------------------------------
 

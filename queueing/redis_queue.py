@@ -7,6 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import cast
 
+from headway.queueing.batch_store import BatchStore
 from headway.queueing.codec import decode_card
 from headway.queueing.ids import is_model_name, lane_of
 from headway.queueing.keys import MODELS, WORKERS, LaneKeys, card_key
@@ -23,6 +24,7 @@ from headway.queueing.server_check import prepare
 from headway.queueing.settings import DEFAULTS, QueueSettings
 from headway.queueing.step_views import StepViews
 from headway.queueing.tenant_store import QuotaStore, TenantStore
+from headway.queueing.webhook_store import WebhookStore
 from headway.queueing.worker_card import WorkerCard
 
 
@@ -45,6 +47,8 @@ class RedisQueue(ProducerSide, ConsumerSide, ListingSide):
         self.tenant_store: TenantStore = RedisTenants(self._server, self._clock)
         self.quota_store: QuotaStore = RedisQuotas(self._server, settings)
         self.step_views: StepViews = RedisStepViews(self._server)
+        self.batch_store = BatchStore(self._server)
+        self.webhook_store = WebhookStore(self._server)
         self._search = LostJobs(self._server, settings)
         self._unanswered = {}
         self._ears = {}
