@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from starlette.requests import Request
 
+from headway.gateway.answer_form import AnswerForm
 from headway.gateway.errors import shutting_down
 from headway.gateway.gateway import Gateway
+from headway.gateway.model_directory import Formats
 from headway.gateway.openai_styles import Envelope
 from headway.gateway.request_record import record_of
 from headway.queueing.messages import Job
@@ -28,8 +30,12 @@ async def admit(
     *,
     wants_logprobs: bool,
     echoed: tuple[str, ...] = (),
+    form: Callable[[Formats], AnswerForm] | None = None,
 ) -> Envelope:
-    """What the answer's objects share, for jobs that may be posted; raises as ``check_admission``."""
+    """What the answer's objects share, for jobs that may be posted; raises as ``check_admission``.
+
+    ``form``: how the answers are read, given how the model writes.
+    """
     await check_admission(gateway, request, jobs)
     return Envelope(
         model=jobs[0].model,
@@ -38,4 +44,5 @@ async def admit(
         wants_logprobs=wants_logprobs,
         choices_per_prompt=jobs[0].sampling.n,
         echoed=echoed,
+        form=AnswerForm() if form is None else form(gateway.models.formats(jobs[0].model)),
     )

@@ -1,0 +1,166 @@
+"""Tools that a model may call, as OpenAI's clients describe them, and whether it may, must or must not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from headway.gateway.json_values import is_array, is_object
+from headway.gateway.request_shape import Shape
+
+NAME_PATTERN: Final = r"^[A-Za-z0-9_\-]{1,64}$"
+
+
+class Function(Shape):
+    """What a function is for and what it takes (JSON Schema); without ``parameters`` it takes nothing."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Shape):
+    """One tool; functions are the only kind."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class ToolChoice(Shape):
+    """``mode``: none, auto, required or named. ``names``: the functions it is about; empty: all."""
+
+    mode: Literal["none", "auto", "required", "named"]
+    names: tuple[str, ...] = ()
+
+
+def _as_choice(value: object) -> ToolChoice | None:
+    if value is None:
+        return None
+    if value in ("none", "auto", "required"):
+        return ToolChoice(mode=value)  # type: ignore[arg-type]  # checked in the line above
+    if is_object(value):
+        match value.get("type"):
+            case "function":
+                return ToolChoice(mode="named", names=(_function_name(value),))
+            case "allowed_tools":
+                return _allowed(value.get("allowed_tools"))
+            case _:
+                pass
+    raise PydanticCustomError(
+        "tool_choice",
+        'send "none", "auto", "required" or {"type": "function", "function": {"name": …}}',
+    )
+
+
+def _function_name(value: Mapping[str, object]) -> str:
+    function = value.get("function")
+    name = function.get("name") if is_object(function) else None
+    if not isinstance(name, str):
+        raise PydanticCustomError("tool_choice", 'send {"type": "function", "function": {"name": …}}')
+    return name
+
+
+def _allowed(value: object) -> ToolChoice:
+    mode = value.get("mode") if is_object(value) else None
+    tools = value.get("tools") if is_object(value) else None
+    if mode not in ("auto", "required") or not is_array(tools) or not tools:
+        raise PydanticCustomError(
+            "tool_choice",
+            'send {"type": "allowed_tools", "allowed_tools": {"mode": "auto" or "required", "tools": […]}}',
+        )
+    names = tuple(_function_name(tool if is_object(tool) else {}) for tool in tools)
+    return ToolChoice(mode=mode, names=names)  # type: ignore[arg-type]  # checked above
+
+
+ToolChoiceField = Annotated[
+    ToolChoice | None,
+    PlainValidator(_as_choice),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": ["none", "auto", "required"]},
+                {
+                    "type": "object",
+                    "properties": {
+                        "type": {"enum": ["function", "allowed_tools"]},
+                        "function": {"type": "object", "properties": {"name": {"type": "string"}}},
+                        "allowed_tools": {"type": "object"},
+                    },
+                    "required": ["type"],
+                },
+                {"type": "null"},
+            ]
+        }
+    ),
+]
+
+
+def shown_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """The tools as a chat template shows them: ``strict`` is for the server, not for the model."""
+    return [tool.model_dump(exclude_none=True, exclude={"function": {"strict"}}) for tool in tools]
+
+
+def calls_schema(tools: Sequence[Tool], *, most: int | None) -> dict[str, Any]:
+    """JSON Schema of a list of calls of these tools, at least one and at most ``most``."""
+    definitions = {f"tool{number}": arguments_schema(tool) for number, tool in enumerate(tools)}
+    items = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": tool.function.name}, "arguments": {"$ref": f"#/$defs/{key}"}},
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        }
+        for key, tool in zip(definitions, tools, strict=True)
+    ]
+    schema: dict[str, Any] = {
+        "$defs": {key: _moved(found, f"#/$defs/{key}") for key, found in definitions.items()},
+        "type": "array",
+        "items": items[0] if len(items) == 1 else {"anyOf": items},
+        "minItems": 1,
+    }
+    return schema if most is None else schema | {"maxItems": most}
+
+
+def arguments_schema(tool: Tool) -> dict[str, Any]:
+    """JSON Schema of one call's arguments."""
+    if not tool.function.parameters:
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    return tool.function.parameters
+
+
+def text_parameters(tools: Sequence[Tool]) -> dict[str, frozenset[str]]:
+    """By function, the parameters that are texts, for formats that do not quote them."""
+    return {tool.function.name: frozenset(_texts(tool.function.parameters or {})) for tool in tools}
+
+
+def _texts(parameters: dict[str, Any]) -> list[str]:
+    properties: object = parameters.get("properties")
+    if not is_object(properties):
+        return []
+    return [
+        name
+        for name, schema in properties.items()
+        if is_object(schema) and (schema.get("type") == "string" or _all_texts(schema.get("enum")))
+    ]
+
+
+def _all_texts(values: object) -> bool:
+    return is_array(values) and bool(values) and all(isinstance(value, str) for value in values)
+
+
+def _moved(node: Any, to: str) -> Any:
+    """A schema under another root: its references begin there."""
+    if is_array(node):
+        return [_moved(item, to) for item in node]
+    if not is_object(node):
+        return node
+    return {
+        name: to + value[1:]
+        if name == "$ref" and isinstance(value, str) and value.startswith("#")
+        else _moved(value, to)
+        for name, value in node.items()
+    }
