@@ -19,6 +19,11 @@ def index_routes(gateway: Gateway) -> APIRouter:
         endpoints = {
             "chat": "POST /v1/chat/completions",
             "completions": "POST /v1/completions",
+            "responses": "POST /v1/responses",
+            "response": "GET /v1/responses/{response_id}",
+            "response_input": "GET /v1/responses/{response_id}/input_items",
+            "response_cancel": "POST /v1/responses/{response_id}/cancel",
+            "response_delete": "DELETE /v1/responses/{response_id}",
             "models": "GET /v1/models",
             "model": "GET /v1/models/{model}",
             "jobs": "POST /v1/jobs",
