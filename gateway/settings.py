@@ -15,6 +15,12 @@ class GatewaySettings:
     """Largest request body. A job may hold 1 MiB of UTF-8, and JSON's escapes make that up to three times."""
     body_seconds: float = 60.0
     """How long a request's body may take to arrive."""
+    max_file_bytes: int = 200_000_000
+    """Largest uploaded file: what a batch may have."""
+    upload_seconds: float = 3600.0
+    """How long an upload may take: 200 MB through half a megabit per second."""
+    file_keep_seconds: float = 30 * 86_400.0
+    """How long a file is kept whose producer did not say."""
     max_prompts: int = 64
     """Prompts in one completions request: each becomes a job of its own."""
     first_event_seconds: float = 1.0
