@@ -76,6 +76,15 @@ class LaunchingRunner(Runner, Protocol):
         ...
 
 
+class GrammarChecks(Protocol):
+    """``grammars`` of a runner that can hold answers to a form; one without cannot."""
+
+    def check(self, source: str) -> None:
+        """Have a grammar ready for steps; GrammarError for one that no answer can be held to. From any
+        thread."""
+        ...
+
+
 class Tokenizer(Protocol):
     """Text to ids and back."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor
 from headway.engine.answer import Answer
 from headway.engine.drafts import drafts_of, sampling_rows
 from headway.engine.token_history import TokenHistory
+from headway.engine.token_masks import MaskMaker, MaskWish, StepMasks
 from headway.engine.values import Chunk, Logprobs, Sampled
 from headway.kernels.host_arrays import float_list, float_rows, int_list, int_rows, to_device
 from headway.kernels.sampling import (
@@ -38,6 +41,9 @@ class SamplingRow:
     index: int
     guessed: tuple[int, ...] = ()
     """Guesses between the last known token and this row: if one is wrong, nobody wants what it chooses."""
+    masks: StepMasks | None = None
+    """Where its mask is, at ``mask_place``; None: every token may be chosen."""
+    mask_place: int = 0
 
     @property
     def history(self) -> TokenHistory | None:
@@ -53,6 +59,7 @@ class SamplingRow:
             sampling.is_greedy
             and sampling.logprobs is None
             and self.answer.history is None
+            and self.answer.grammar is None
             and not sampling.logit_bias
             and self.index >= sampling.min_tokens
         )
@@ -67,6 +74,23 @@ def rows_of(answer: Answer, chunk: Chunk) -> list[SamplingRow]:
     return [SamplingRow(answer, index + place, drafts[:place]) for place in range(sampling_rows(chunk))]
 
 
+def masked(rows: Sequence[SamplingRow], maker: MaskMaker | None) -> Sequence[SamplingRow]:
+    """The rows of a step, those of constrained answers with their masks, which are made from now on."""
+    wishes: list[MaskWish] = []
+    for row in rows:
+        if row.answer.grammar is not None and row.guessed:
+            wishes[-1] = wishes[-1]._replace(guesses=row.guessed)
+        elif row.answer.grammar is not None:
+            wishes.append(MaskWish(row.answer.grammar, row.answer.sampling, row.index))
+    if not wishes or maker is None:
+        return rows
+    masks, places = maker.begin(wishes), count()
+    return [
+        row if row.answer.grammar is None else replace(row, masks=masks, mask_place=next(places))
+        for row in rows
+    ]
+
+
 class Sampler:
     """Chooses one token per row, by the row's logits, parameters and index alone."""
 
@@ -78,6 +102,7 @@ class Sampler:
         """Tokens for ``logits`` [rows, vocab] float32, which are adjusted in place."""
         self._penalise(logits, rows)
         self._bias(logits, rows)
+        _constrain(logits, rows)
         chosen = self._choose(logits, rows)
         logprobs = self._logprobs(logits, rows, chosen)
         return tuple(
@@ -118,7 +143,7 @@ class Sampler:
             changes += [
                 (i, token, bias) for token, bias in sampling.logit_bias if 0 <= token < self._vocab_size
             ]
-            if row.index < sampling.min_tokens:
+            if row.index < sampling.min_tokens and row.masks is None:  # else its mask says so
                 ends = sampling.stop_token_ids | (NO_TOKENS if sampling.ignore_eos else self._eos_token_ids)
                 changes += [(i, token, float("-inf")) for token in ends if 0 <= token < self._vocab_size]
         if changes:
@@ -145,9 +170,23 @@ class Sampler:
         picked, values, ids = log_probabilities(logits[where], chosen[where], max(wanted.values()))
         best = zip(float_list(picked), float_rows(values), int_rows(ids), strict=True)
         return {
-            i: Logprobs(own, tuple(zip(top_ids[:k], top_values[:k], strict=True)))
+            i: Logprobs(own, likely(top_ids[:k], top_values[:k]))
             for (i, k), (own, top_values, top_ids) in zip(wanted.items(), best, strict=True)
         }
+
+
+def likely(token_ids: Sequence[int], values: Sequence[float]) -> tuple[tuple[int, float], ...]:
+    """The most likely tokens with their log-probabilities, less those that cannot be chosen."""
+    pairs = zip(token_ids, values, strict=True)
+    return tuple([(token_id, value) for token_id, value in pairs if value != -math.inf])
+
+
+def _constrain(logits: Tensor, rows: Sequence[SamplingRow]) -> None:
+    """Leave each row only what its mask allows; waits for the masks."""
+    for i, row in enumerate(rows):
+        if row.masks is not None:
+            forbidden = to_device(row.masks.forbidden(row.mask_place), logits.device)
+            logits[i].masked_fill_(forbidden, -math.inf)
 
 
 def _draw(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:

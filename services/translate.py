@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from headway.engine.errors import ContextLengthError, RequestError
+from headway.engine.errors import ContextLengthError, GrammarError, RequestError
 from headway.engine.interfaces import Tokenizer
 from headway.engine.values import FinishReason, Objective, Output, RequestSpec, Sampling, TextLogprobs
 from headway.queueing.claims import Claim
@@ -28,6 +28,7 @@ from headway.queueing.errors import InvalidJobError
 from headway.queueing.events import EndReason, JobError, TokenLogprob, TopLogprob
 from headway.queueing.messages import Job, Priority, SamplingParams, decode_job
 from headway.services.answer import Answer
+from headway.services.constraint import field_of, source_of
 
 BAND: Final = {Priority.INTERACTIVE: 0, Priority.STANDARD: 1, Priority.BATCH: 2}
 
@@ -79,9 +80,10 @@ def prepare(claim: Claim, model: ModelSide, received_seconds: float) -> Prepared
     try:
         prompt = _prompt_token_ids(job, model.tokenizer)
         limit = _max_tokens(job, len(prompt), model.max_model_len)
+        grammar = None if job.constraint is None else source_of(job.constraint)
         answer = Answer(job.sampling.n, claim.committed)
         specs = tuple(
-            _spec(claim, job, choice, prompt, limit, answer, received_seconds)
+            _spec(claim, job, choice, prompt, limit, answer, received_seconds, grammar)
             for choice in range(job.sampling.n)
             if answer.finish_reason(choice) is None
         )
@@ -182,6 +184,7 @@ def _spec(  # noqa: PLR0917 - one caller, which has just made all of them
     max_tokens: int,
     answer: Answer,
     received_seconds: float,
+    grammar: str | None,
 ) -> RequestSpec:
     # The server's clock says how old the job was at the claim; ours only measures from there on.
     arrival = received_seconds - (claim.now_ms - claim.created_ms) / 1000
@@ -193,7 +196,7 @@ def _spec(  # noqa: PLR0917 - one caller, which has just made all of them
         request_id=request_id(claim.job_id, choice),
         epoch=claim.epoch,
         prompt_token_ids=prompt,
-        sampling=_sampling(job.sampling, _choice_seed(claim.seed, choice)),
+        sampling=_sampling(job.sampling, _choice_seed(claim.seed, choice), grammar),
         max_tokens=max_tokens,
         generated_token_ids=answer.token_ids(choice),
         stop_strings=job.sampling.stop,
@@ -213,7 +216,7 @@ def _choice_seed(seed: int, choice: int) -> int:
     return (seed + choice * _GOLDEN_GAMMA) & _SEED_MASK
 
 
-def _sampling(params: SamplingParams, seed: int) -> Sampling:
+def _sampling(params: SamplingParams, seed: int, grammar: str | None) -> Sampling:
     return Sampling(
         temperature=params.temperature,
         top_p=params.top_p,
@@ -228,6 +231,7 @@ def _sampling(params: SamplingParams, seed: int) -> Sampling:
         ignore_eos=params.ignore_eos,
         logit_bias=tuple(sorted(params.logit_bias.items())),
         logprobs=params.logprobs,
+        grammar=grammar,
     )
 
 
@@ -239,6 +243,8 @@ def _job_error(error: RequestError, job: Job) -> JobError:
         param = next(
             name for name in ("messages", "prompt", "prompt_token_ids") if getattr(job, name) is not None
         )
+    if isinstance(error, GrammarError) and job.constraint is not None:
+        param = f"constraint.{field_of(job.constraint)}"
     return JobError(code, str(error), param)
 
 

@@ -1,0 +1,126 @@
+"""Which tokens each constrained row of a step may choose, found out while the model computes its logits.
+
+    engine's thread   tell tokens · begin ─► forward pass ═══════════════════ wait ─► choose
+    mask thread                     take tokens in, fill bits ──── done ──────┘
+
+A mask is 32 tokens a word. The library fills them without Python's lock, on threads of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import NamedTuple
+
+import numpy as np
+from llguidance import LLMatcher
+from llguidance.numpy import (
+    allocate_token_bitmask,
+    fill_next_token_bitmask_par,
+    fill_next_token_bitmask_par_with_draft_tokens,
+)
+from numpy.typing import NDArray
+
+from headway.engine.grammar_state import GrammarState
+from headway.engine.grammars import Grammars
+from headway.engine.values import Sampling
+
+WORD_BITS = 32
+
+
+class MaskWish(NamedTuple):
+    """The rows of one request: behind its last known token, and behind each of its guesses."""
+
+    state: GrammarState
+    sampling: Sampling
+    first: int
+    """Of the answer's token that the first row chooses."""
+    guesses: tuple[int, ...] = ()
+
+
+class StepMasks:
+    """The masks of one step, row by row in the order of the wishes; to be waited for."""
+
+    def __init__(self, future: Future[NDArray[np.int32]], vocab_size: int) -> None:
+        self._future = future
+        self._vocab_size = vocab_size
+        self._forbidden: NDArray[np.bool_] | None = None
+
+    def bits(self) -> NDArray[np.int32]:
+        """[rows, words], little end first. GrammarError: an answer cannot be held to its form any longer."""
+        return self._future.result()
+
+    def forbidden(self, place: int) -> NDArray[np.bool_]:
+        """[vocab] of one row: what it may not choose."""
+        bits = np.unpackbits(self.bits()[place].view(np.uint8), bitorder="little")
+        forbidden: NDArray[np.bool_] = bits[: self._vocab_size] == 0
+        return forbidden
+
+
+class MaskMaker:
+    """Makes the masks of one step after another, in a thread of its own."""
+
+    def __init__(self, grammars: Grammars) -> None:
+        self._vocab_size = grammars.vocab_size
+        self._executor = grammars.executor
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="masks")
+        self._under_way: Future[NDArray[np.int32]] | None = None
+
+    def settle(self) -> None:
+        """Return when nobody works on a state any more, though a step failed before it waited for its
+        masks."""
+        if self._under_way is not None:
+            wait((self._under_way,))
+            self._under_way = None
+
+    def begin(self, wishes: Sequence[MaskWish]) -> StepMasks:
+        """Begin the masks of a step."""
+        self.settle()
+        self._under_way = self._thread.submit(self._make, tuple(wishes))
+        return StepMasks(self._under_way, self._vocab_size)
+
+    def _make(self, wishes: Sequence[MaskWish]) -> NDArray[np.int32]:
+        rows = sum(1 + len(wish.guesses) for wish in wishes)
+        masks = allocate_token_bitmask(rows, self._vocab_size)  # that allow everything
+        self._fill(wishes, masks)
+        row = 0
+        for wish in wishes:
+            if wish.state.matcher.is_error():
+                raise wish.state.error()
+            for place in range(1 + len(wish.guesses)):
+                _hold_off_ends(masks[row], wish, wish.first + place)
+                row += 1
+        return masks
+
+    def _fill(self, wishes: Sequence[MaskWish], masks: NDArray[np.int32]) -> None:
+        """Rows behind a guess that does not fit stay as they are: the guess is wrong, so nobody wants
+        them."""
+        plain: list[tuple[LLMatcher, int]] = []
+        guessed: list[tuple[LLMatcher, int, list[int]]] = []
+        row = 0
+        for wish in wishes:
+            wish.state.advance()
+            if not wish.state.is_over and wish.guesses:
+                guessed.append((wish.state.matcher, row, list(wish.guesses)))
+            elif not wish.state.is_over:
+                plain.append((wish.state.matcher, row))
+            row += 1 + len(wish.guesses)
+        if plain:
+            fill_next_token_bitmask_par(self._executor, plain, masks)
+        if guessed:
+            fill_next_token_bitmask_par_with_draft_tokens(self._executor, guessed, masks)
+
+
+def _hold_off_ends(mask: NDArray[np.int32], wish: MaskWish, index: int) -> None:
+    """No end before ``min_tokens``, nor at all with ``ignore_eos``, unless the form leaves nothing else."""
+    sampling, ends = wish.sampling, wish.state.end_token_ids
+    is_early = index < sampling.min_tokens
+    if not (is_early or sampling.ignore_eos):
+        return
+    if is_early:
+        ends |= sampling.stop_token_ids
+    without = mask.copy().view(np.uint32)
+    for token_id in ends:
+        without[token_id // WORD_BITS] &= ~np.uint32(1 << (token_id % WORD_BITS))
+    if np.any(without):
+        mask[:] = without.view(np.int32)
