@@ -27,6 +27,7 @@ from headway.gateway.models import model_routes
 from headway.gateway.request_log import RequestLog
 from headway.gateway.request_record import record_of
 from headway.gateway.settings import GatewaySettings
+from headway.gateway.tracing import RequestTraces
 from headway.gateway.unanswered import Unanswered
 from headway.queueing.admission import Admission
 from headway.queueing.client import Client
@@ -41,6 +42,7 @@ def create_app(
     registry: CollectorRegistry,
     clock: Callable[[], float],
     wall_clock: Callable[[], float],
+    traces: RequestTraces | None = None,
 ) -> FastAPI:
     """The gateway as an ASGI app; ``app.state.gateway`` is its Gateway.
 
@@ -61,6 +63,7 @@ def create_app(
         clock=clock,
         wall_clock=wall_clock,
         errands=errands,
+        traces=traces,
     )
 
     @asynccontextmanager

@@ -32,7 +32,7 @@ class FairnessWindow:
         while self._looks and now - self._looks[0][0] > self._seconds:
             self._looks.popleft()
         self._looks.append((now, dict(times)))
-        waited = set.intersection(*(set(look) for _, look in self._looks))
+        waited = [tenant for tenant in times if all(tenant in look for _, look in self._looks)]
         first = self._looks[0][1]
         gains = [max(0.0, times[tenant] - first[tenant]) for tenant in waited]
         squares = sum(gain * gain for gain in gains)

@@ -11,6 +11,7 @@ from headway.gateway.metrics import Metrics
 from headway.gateway.model_directory import ModelDirectory
 from headway.gateway.settings import GatewaySettings
 from headway.gateway.stopping import Stopping
+from headway.gateway.tracing import RequestTraces
 from headway.gateway.unanswered import Unanswered
 from headway.queueing.protocol import Queue
 
@@ -32,6 +33,8 @@ class Gateway:
     """Seconds since the epoch, for ``created``."""
     errands: Errands
     stopping: Stopping = field(default_factory=Stopping)
+    traces: RequestTraces | None = None
+    """Who is told of each request's span; None: nobody traces."""
 
     async def close(self) -> None:
         """End the open streams and see the last cancels through; the queue's connections are the caller's."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headway.queueing.claims import Claim
 from headway.queueing.events import EndReason, JobError
@@ -26,6 +26,9 @@ from headway.services.translate import (
     take_output,
     was_taken_out,
 )
+
+if TYPE_CHECKING:
+    from headway.services.job_traces import JobTraces  # needs OpenTelemetry
 
 _log = get_logger("worker")
 
@@ -46,12 +49,14 @@ class ClaimTable:
         to_write: asyncio.Event,
         *,
         max_stream_bytes: int,
+        traces: JobTraces | None = None,
     ) -> None:
         self._engine = engine
         self._model = model
         self._metrics = metrics
         self._clock = clock
         self._max_stream_bytes = max_stream_bytes
+        self._traces = traces
         self._jobs: dict[str, ClaimedJob] = {}
         self.to_write = to_write
         self.changed = asyncio.Event()
@@ -192,6 +197,8 @@ class ClaimTable:
             if job.open_requests:
                 self._engine.cancel(tuple(job.open_requests))
             self._metrics.lost()
+            if self._traces is not None:
+                self._traces.lost(job, self._metrics.journeys_of(job))
             job.log.warning("claim_lost", epoch=job.claim.epoch, phase=job.phase.value)
             self.close(job)
 

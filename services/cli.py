@@ -96,6 +96,7 @@ def up(
     deterministic: engine_options.Deterministic = _UP.is_deterministic,
     drain_seconds: options.DrainSeconds = _UP.drain_seconds,
     metrics_port: options.MetricsPort = None,
+    otlp: options.Otlp = None,
     log_level: options.LogLevel = "info",
 ) -> None:
     """Start everything on this machine; Ctrl-C stops it.
@@ -134,6 +135,7 @@ def up(
         is_deterministic=deterministic,
         drain_seconds=drain_seconds,
         metrics_port=metrics_port,
+        otlp_url=otlp,
         log_level=log_level,
     )
     raise typer.Exit(run_up(settings))
@@ -148,6 +150,7 @@ def gateway(
     listen_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
     tenants: options.Tenants = None,
     drain_seconds: options.DrainSeconds = _GATEWAY.drain_seconds,
+    otlp: options.Otlp = None,
     log_format: options.LogFormatOption = _GATEWAY.log_format,
     log_level: options.LogLevel = "info",
 ) -> None:
@@ -161,6 +164,7 @@ def gateway(
         listen_fd=listen_fd,
         tenants=tenants,
         drain_seconds=drain_seconds,
+        otlp_url=otlp,
         log_format=log_format,
         log_level=log_level,
     )
@@ -208,6 +212,7 @@ def worker(
     drain_seconds: options.DrainSeconds = _WORKER.drain_seconds,
     metrics_port: options.MetricsPort = None,
     metrics_host: options.MetricsHost = _WORKER.metrics_host,
+    otlp: options.Otlp = None,
     log_format: options.LogFormatOption = _WORKER.log_format,
     log_level: options.LogLevel = "info",
 ) -> None:
@@ -262,6 +267,7 @@ def worker(
         drain_seconds=drain_seconds,
         metrics_port=metrics_port,
         metrics_host=metrics_host,
+        otlp_url=otlp,
         log_format=log_format,
         log_level=log_level,
     )

@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvicorn
 from prometheus_client import REGISTRY
@@ -23,6 +24,7 @@ from headway import __version__
 from headway.gateway.app import create_app
 from headway.gateway.gateway import Gateway
 from headway.gateway.settings import GatewaySettings as AppSettings
+from headway.gateway.tracing import RequestTraces
 from headway.queueing.errors import QueueingError
 from headway.queueing.protocol import Queue
 from headway.queueing.tenant_file import TenantFile
@@ -32,8 +34,12 @@ from headway.services.http_protocol import BoundedHttpProtocol
 from headway.services.listener import open_listener, url_of
 from headway.services.logs import configure_logging, get_logger
 from headway.services.settings import GatewaySettings, shown
+from headway.services.start_tracing import start_tracing
 from headway.services.tenant_loops import keep_loop, settle_all_loop
 from headway.services.tenants_file import apply_tenants_file, check_tenants_file, watch_tenants_file
+
+if TYPE_CHECKING:
+    from headway.services.tracing import Tracing
 
 START_SECONDS = 30.0
 """How long to wait for the queue's server at the start."""
@@ -79,6 +85,7 @@ def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _serve(settings: GatewaySettings, listener: socket.socket) -> None:
+    tracing = start_tracing(settings.otlp_url, service="headway-gateway", instance=url_of(listener))
     file = None if settings.tenants is None else check_tenants_file(settings.tenants)
     queue = await _prepared_queue(settings.redis_url)
     loops: list[asyncio.Task[None]] = []
@@ -92,6 +99,7 @@ async def _serve(settings: GatewaySettings, listener: socket.socket) -> None:
             registry=REGISTRY,
             clock=time.monotonic,
             wall_clock=time.time,
+            traces=None if tracing is None else _http_traces(tracing),
         )
         gateway: Gateway = app.state.gateway
         await gateway.callers.announce()
@@ -116,7 +124,15 @@ async def _serve(settings: GatewaySettings, listener: socket.socket) -> None:
             loop.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
         await close_queue(queue)
+        if tracing is not None:
+            await asyncio.to_thread(tracing.close)
     _log.info("stopped")
+
+
+def _http_traces(tracing: Tracing) -> RequestTraces:
+    from headway.services.request_traces import HttpTraces
+
+    return HttpTraces(tracing)
 
 
 async def _apply(queue: Queue, file: TenantFile) -> None:

@@ -218,13 +218,11 @@ class WorkerMetrics:
         self._finished.labels(**self._labels, reason=reason.value).inc()
         self._end_to_end.observe(seconds)
 
-    def closed(self, job: ClaimedJob, reason: EndReason) -> tuple[Journey, ...]:
-        """The same job in detail; returns how its requests went."""
+    def journeys_of(self, job: ClaimedJob) -> tuple[Journey, ...]:
+        """How the requests of a job that leaves went here; told once."""
         self.look()
         specs = () if job.prepared is None else job.prepared.specs
-        journeys = self._journeys.take(spec.request_id for spec in specs)
-        self.jobs.ended(job, reason, journeys)
-        return journeys
+        return self._journeys.take(spec.request_id for spec in specs)
 
     def handed_back(self) -> None:
         """A job was released unfinished."""

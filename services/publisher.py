@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headway.queueing.claims import Emit, Fenced, Finish
 from headway.queueing.errors import QueueUnavailableError
@@ -21,6 +21,9 @@ from headway.services.claimed_job import ClaimedJob, Phase
 from headway.services.engine_thread import EngineThread
 from headway.services.logs import get_logger
 from headway.services.metrics import WorkerMetrics
+
+if TYPE_CHECKING:
+    from headway.services.job_traces import JobTraces  # needs OpenTelemetry
 
 _log = get_logger("publisher")
 
@@ -45,12 +48,15 @@ class Publisher:
         engine: EngineThread,
         metrics: WorkerMetrics,
         clock: Callable[[], float],
+        *,
+        traces: JobTraces | None = None,
     ) -> None:
         self._queue = queue
         self._table = table
         self._engine = engine
         self._metrics = metrics
         self._clock = clock
+        self._traces = traces
         self._backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         self._last_write = -1.0
         """When the last one began, on the clock."""
@@ -177,6 +183,8 @@ class Publisher:
                 self._table.lose(job)
             else:
                 self._metrics.handed_back()
+                if self._traces is not None:
+                    self._traces.handed_back(job, self._metrics.journeys_of(job))
                 job.log.info("job_handed_back", committed_tokens=job.answer.completion_tokens)
                 self._table.close(job)
         return True
@@ -216,7 +224,10 @@ class Publisher:
         self._confirm(job, finish.entries, self._clock())
         seconds = self._clock() - job.received_seconds + job.age_seconds_at_claim
         self._metrics.finished(finish.end.reason, seconds=seconds)
-        self._metrics.closed(job, finish.end.reason)
+        journeys = self._metrics.journeys_of(job)
+        self._metrics.jobs.ended(job, finish.end.reason, journeys)
+        if self._traces is not None:
+            self._traces.ended(job, finish.end.reason, journeys)
         job.log.info(
             "job_finished",
             reason=finish.end.reason.value,

@@ -101,6 +101,8 @@ class WorkerSettings:
     metrics_port: int | None = None
     """Prometheus metrics of this worker on this port; None: not served, 0: a free port."""
     metrics_host: str = DEFAULT_HOST
+    otlp_url: str | None = None
+    """Traces go to the OpenTelemetry collector here, over OTLP/HTTP; None: nowhere."""
     log_format: LogFormat = "auto"
     log_level: str = "info"
     block_size: int = 16
@@ -137,6 +139,8 @@ class GatewaySettings:
     """tenants.toml, applied at the start and whenever it changes; None: limits come from elsewhere."""
     drain_seconds: float = 10.0
     """On SIGTERM, how long open answers may still stream."""
+    otlp_url: str | None = None
+    """As a worker's."""
     log_format: LogFormat = "auto"
     log_level: str = "info"
 
@@ -182,6 +186,7 @@ class UpSettings:
     """How long open answers may still finish at the first Ctrl-C, in the gateway and then in the workers."""
     metrics_port: int | None = None
     """The first worker's metrics port, the second's is one more; None: not served."""
+    otlp_url: str | None = None
     log_level: str = "info"
 
 

@@ -11,7 +11,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headway.queueing.protocol import Queue
 from headway.queueing.worker_card import WorkerCard
@@ -31,6 +31,9 @@ from headway.services.tenant_loops import keep_loop, settle_loop, weights_loop
 from headway.services.trace import chrome_trace
 from headway.services.worker_card import worker_card
 from headway.services.worker_loops import heartbeat_loop, look_loop, reap_loop, renew_loop, watchdog_loop
+
+if TYPE_CHECKING:
+    from headway.services.job_traces import JobTraces  # needs OpenTelemetry
 
 _log = get_logger("worker")
 
@@ -54,6 +57,7 @@ class Worker:
         settings: WorkerSettings,
         *,
         clock: Callable[[], float] = time.monotonic,
+        traces: JobTraces | None = None,
     ) -> None:
         self.metrics = WorkerMetrics(
             settings.worker_id,
@@ -85,8 +89,9 @@ class Worker:
             clock,
             self._to_write,
             max_stream_bytes=settings.max_stream_bytes,
+            traces=traces,
         )
-        self._publisher = Publisher(queue, self._table, self._engine, self.metrics, clock)
+        self._publisher = Publisher(queue, self._table, self._engine, self.metrics, clock, traces=traces)
         self._claims = ClaimLoop(
             queue,
             self._table,
