@@ -26,6 +26,7 @@ from headway.gateway.model_directory import ModelDirectory
 from headway.gateway.models import model_routes
 from headway.gateway.request_log import RequestLog
 from headway.gateway.request_record import record_of
+from headway.gateway.responses import response_routes
 from headway.gateway.settings import GatewaySettings
 from headway.gateway.tracing import RequestTraces
 from headway.gateway.unanswered import Unanswered
@@ -81,7 +82,15 @@ def create_app(
         redirect_slashes=False,
     )
     app.state.gateway = gateway
-    for routes in (chat_routes, completion_routes, model_routes, job_routes, health_routes, index_routes):
+    for routes in (
+        chat_routes,
+        completion_routes,
+        response_routes,
+        model_routes,
+        job_routes,
+        health_routes,
+        index_routes,
+    ):
         app.include_router(routes(gateway))
     _speak_openai(app)
     app.add_middleware(RequestLog, gateway=gateway)
