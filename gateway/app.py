@@ -14,6 +14,8 @@ from starlette.responses import Response
 from headway.gateway.callers import Callers
 from headway.gateway.chat import chat_routes
 from headway.gateway.completions import completion_routes
+from headway.gateway.console_api import console_api
+from headway.gateway.console_pages import console_pages
 from headway.gateway.errands import Errands
 from headway.gateway.errors import ApiError, from_queueing
 from headway.gateway.gateway import Gateway
@@ -92,6 +94,8 @@ def create_app(
         index_routes,
     ):
         app.include_router(routes(gateway))
+    app.include_router(console_api(gateway))
+    app.include_router(console_pages())
     _speak_openai(app)
     app.add_middleware(RequestLog, gateway=gateway)
     return app

@@ -43,7 +43,7 @@ class StepViews(Protocol):
         ...
 
     async def shown(self, after: Mapping[str, str]) -> tuple[StepView, ...]:
-        """Views of these workers behind the place named for each, in their order; empty: all that are kept."""
+        """Views of these workers behind the place named for each, in order; empty: all that are kept."""
         ...
 
 

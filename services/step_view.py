@@ -4,7 +4,7 @@
     blocks     KV blocks of the pool
     skipped    older steps since the view before that are not in it
     steps      [step, started at (ms since the epoch), real µs, predicted µs, blocks used, requests that wait]
-    requests   [request, epoch, tenant, class, [[first step, steps, tokens, is decode], …]]: alike ones in a row
+    requests   [request, epoch, tenant, class, [[first step, steps, tokens, is decode], …]]: alike in a row
     events     [request, epoch, what happened, step, ms since the epoch, detail]
 
 No prompt and no answer is in it. It is made on the I/O loop's thread out of copies of the engine's rings, and

@@ -1,0 +1,355 @@
+// Draws one worker's batch: requests as lanes over iterations, below them KV use and the time of each step.
+
+import { duration, jobOf, percent } from "./format.js";
+import { classColour, colours, sized, tenantColour } from "./palette.js";
+
+const STRIP = 46;
+const GAP = 10;
+const AXIS = 18;
+const LEAST_LANES = 8;
+const ARRIVES_MS = 400; // new steps slide in over the time until the next ones come
+
+export class Lanes {
+  constructor(canvas, tip, opened) {
+    this.canvas = canvas;
+    this.tip = tip;
+    this.paint = "phase";
+    this.isPaused = false;
+    this.worker = null;
+    this.head = 0; // the step at the right edge, counted from the first ever; between two while sliding
+    this.lanes = LEAST_LANES;
+    this.pointer = null;
+    this.isAsked = false;
+    this.drawnAt = 0;
+    this.isStill = matchMedia("(prefers-reduced-motion: reduce)");
+    new ResizeObserver(() => this.ask()).observe(canvas.parentElement);
+    canvas.addEventListener("pointermove", (event) => this.#point(event));
+    canvas.addEventListener("pointerdown", (event) => this.#point(event));
+    canvas.addEventListener("pointerleave", () => this.#point(null));
+    canvas.addEventListener("click", (event) => {
+      this.#point(event);
+      const { request } = this.#under() ?? {};
+      if (request) opened(jobOf(request.id));
+    });
+  }
+
+  show(worker) {
+    if (worker !== this.worker) {
+      this.worker = worker;
+      this.head = worker ? worker.base + worker.steps.length : 0;
+      this.lanes = LEAST_LANES;
+    }
+    this.ask();
+  }
+
+  ask() {
+    if (this.isAsked) return;
+    this.isAsked = true;
+    requestAnimationFrame((now) => {
+      this.isAsked = false;
+      this.#draw(now);
+    });
+  }
+
+  #draw(now) {
+    const width = this.canvas.parentElement.clientWidth;
+    if (!this.worker || !width || !this.worker.steps.length) return;
+    this.#slide(now);
+    const isNarrow = width < 640;
+    const view = this.#layout(width, isNarrow);
+    const context = sized(this.canvas, width, view.height);
+    this.view = view;
+    this.#ground(context, view);
+    for (const request of this.worker.requests.values()) this.#lane(context, view, request);
+    this.#labels(context, view);
+    this.#strips(context, view);
+    this.#cursor(context, view);
+    this.#explain();
+    const target = this.worker.base + this.worker.steps.length;
+    if (!this.isPaused && this.head < target) this.ask();
+  }
+
+  #slide(now) {
+    const target = this.worker.base + this.worker.steps.length;
+    const passed = Math.min(100, now - this.drawnAt);
+    this.drawnAt = now;
+    if (this.isPaused) return;
+    const left = target - this.head;
+    const isFar = left > 400 || left < 0 || this.isStill.matches;
+    this.head = isFar || left < 0.02 ? target : this.head + Math.max(left * (passed / ARRIVES_MS), passed / 500);
+    this.head = Math.min(this.head, target);
+  }
+
+  #layout(width, isNarrow) {
+    const gutter = isNarrow ? 44 : 92;
+    const column = isNarrow ? 3 : 4;
+    const right = width - 6;
+    const columns = Math.ceil((right - gutter) / column) + 1;
+    const first = Math.max(0, Math.floor(this.head) - columns - this.worker.base);
+    let used = LEAST_LANES;
+    const oldest = this.worker.steps[Math.min(first, this.worker.steps.length - 1)]?.n ?? 0;
+    for (const request of this.worker.requests.values()) {
+      if ((request.end?.step ?? Infinity) >= oldest) used = Math.max(used, request.lane + 1);
+    }
+    this.lanes = used;
+    const room = isNarrow ? 340 : 512;
+    const row = Math.min(isNarrow ? 16 : 20, Math.max(isNarrow ? 1.4 : 2, room / used));
+    const lanesHeight = Math.round(row * used);
+    const kvTop = lanesHeight + AXIS + GAP;
+    const timeTop = kvTop + STRIP + GAP;
+    return { width, gutter, column, right, first, row, lanesHeight, kvTop, timeTop, oldest, height: timeTop + STRIP + 4 };
+  }
+
+  #x(view, index) {
+    return view.right - (this.head - (this.worker.base + index)) * view.column;
+  }
+
+  #ground(context, view) {
+    const c = colours();
+    context.save();
+    context.fillStyle = c.lane;
+    context.fillRect(view.gutter, 0, view.right - view.gutter, view.lanesHeight);
+    if (view.row >= 7) {
+      context.fillStyle = c.panel;
+      for (let lane = 1; lane < this.lanes; lane += 1) context.fillRect(view.gutter, lane * view.row - 0.5, view.right - view.gutter, 1);
+    }
+    context.font = "10px ui-monospace, SFMono-Regular, Menlo, monospace";
+    context.fillStyle = c.muted;
+    context.textAlign = "center";
+    const every = [10, 20, 50, 100, 200, 500].find((steps) => steps * view.column >= 76) ?? 1000;
+    this.worker.steps.forEach((step, index) => {
+      if (index < view.first) return;
+      const x = this.#x(view, index);
+      if (x < view.gutter || x > view.right) return;
+      if (step.skips) {
+        context.fillStyle = c.accent;
+        context.fillRect(x - 1, 0, 1, view.lanesHeight);
+        context.fillStyle = c.muted;
+      }
+      if (step.n % every === 0) {
+        context.fillStyle = c.line;
+        context.fillRect(x, 0, 1, view.lanesHeight + 4);
+        context.fillStyle = c.muted;
+        if (x > view.gutter + 12 && x < view.right - 14) context.fillText(String(step.n), x, view.lanesHeight + 15);
+      }
+    });
+    context.textAlign = "left";
+    context.fillText("step", 4, view.lanesHeight + 15);
+    context.restore();
+  }
+
+  #lane(context, view, request) {
+    if (request.lane < 0 || (request.end && request.end.step < view.oldest)) return;
+    const top = request.lane * view.row;
+    const tall = view.row >= 4 ? view.row - 1 : view.row;
+    const worker = this.worker;
+    context.save();
+    context.beginPath();
+    context.rect(view.gutter, top, view.right - view.gutter, view.row);
+    context.clip();
+    this.#away(context, view, request, top, tall);
+    for (const [first, steps, tokens, decodes] of request.runs) {
+      if (first + steps - 1 < view.oldest) continue;
+      const from = this.#x(view, worker.indexOf(first));
+      const to = this.#x(view, worker.indexOf(first + steps - 1) + 1);
+      context.fillStyle = this.#colour(request, decodes);
+      context.globalAlpha = this.#strength(tokens, decodes);
+      context.fillRect(from, top, Math.max(0.75, to - from), tall);
+    }
+    context.globalAlpha = 1;
+    if (view.row >= 4) this.#edges(context, view, request, top, tall);
+    context.restore();
+  }
+
+  #colour(request, decodes) {
+    if (this.paint === "tenant") return tenantColour(request.tenant);
+    if (this.paint === "class") return classColour(request.cls);
+    return decodes ? colours().decode : colours().prefill;
+  }
+
+  #strength(tokens, decodes) {
+    if (this.paint !== "phase") return decodes ? 0.62 : 1;
+    if (decodes) return tokens > 1 ? 1 : 0.78;
+    return 0.55 + 0.45 * Math.min(1, Math.log2(Math.max(1, tokens)) / 9);
+  }
+
+  // Where a request had to give way: hatched until it computes again.
+  #away(context, view, request, top, tall) {
+    for (const mark of request.marks) {
+      if (mark.kind === "resumed") continue;
+      const next = request.runs.find(([first]) => first > mark.step);
+      const from = this.#x(view, this.worker.indexOf(mark.step));
+      const to = next ? this.#x(view, this.worker.indexOf(next[0])) : request.end ? this.#x(view, this.worker.indexOf(request.end.step) + 1) : view.right;
+      if (to <= view.gutter || to <= from) continue;
+      context.fillStyle = colours()[mark.kind];
+      context.globalAlpha = 0.28;
+      context.fillRect(from, top, to - from, tall);
+      context.globalAlpha = 1;
+      const step = Math.max(4, view.row / 2);
+      if (view.row >= 6) {
+        for (let x = Math.max(from, view.gutter - step); x < to; x += step) context.fillRect(x, top + tall / 2 - 0.5, step / 2, 1);
+      }
+      context.fillRect(from, top, 2, tall);
+    }
+  }
+
+  #edges(context, view, request, top, tall) {
+    const c = colours();
+    if (request.first >= view.oldest) {
+      context.fillStyle = c.ink;
+      context.fillRect(this.#x(view, this.worker.indexOf(request.first)), top, 1.5, tall);
+    }
+    if (request.end && request.end.step >= view.oldest) {
+      const isGood = request.end.reason === "stop" || request.end.reason === "length";
+      const x = this.#x(view, this.worker.indexOf(request.end.step) + 1);
+      context.fillStyle = isGood ? c.panel : c.bad;
+      context.fillRect(x - (isGood ? 1 : 3), top, isGood ? 1.5 : 3, tall);
+    }
+  }
+
+  #labels(context, view) {
+    const c = colours();
+    context.font = "11px ui-sans-serif, system-ui, sans-serif";
+    context.textAlign = "left";
+    context.textBaseline = "middle";
+    const isRoomy = view.row >= 12 && view.gutter > 60;
+    for (const holder of this.worker.lanes) {
+      if (typeof holder === "number" || holder.lane >= this.lanes) continue;
+      const top = holder.lane * view.row;
+      context.fillStyle = this.paint === "tenant" ? tenantColour(holder.tenant) : classColour(holder.cls);
+      context.fillRect(view.gutter - 4, top, 3, view.row >= 4 ? view.row - 1 : view.row);
+      if (isRoomy) {
+        context.fillStyle = c.muted;
+        context.fillText(shortened(context, holder.tenant || "–", view.gutter - 14), 4, top + view.row / 2);
+      }
+    }
+    if (!isRoomy) {
+      context.fillStyle = c.muted;
+      const busy = this.worker.lanes.filter((holder) => typeof holder !== "number").length;
+      context.fillText(`${busy}`, 4, 9);
+      context.fillText(view.gutter > 60 ? "requests" : "req.", 4, 23);
+    }
+    context.textBaseline = "alphabetic";
+  }
+
+  #strips(context, view) {
+    const c = colours();
+    const { steps, blocks } = this.worker;
+    const shown = steps.slice(view.first);
+    context.save();
+    context.font = "10.5px ui-sans-serif, system-ui, sans-serif";
+    context.fillStyle = c.lane;
+    context.fillRect(view.gutter, view.kvTop, view.right - view.gutter, STRIP);
+    context.fillRect(view.gutter, view.timeTop, view.right - view.gutter, STRIP);
+    const slowest = Math.max(1, ...shown.map((step) => Math.max(step.real, step.predicted)));
+    this.#words(context, view, slowest, shown);
+    context.beginPath();
+    context.rect(view.gutter, view.kvTop, view.right - view.gutter, view.height);
+    context.clip();
+    shown.forEach((step, place) => {
+      const x = this.#x(view, view.first + place);
+      const kv = blocks ? Math.min(1, step.blocks / blocks) : 0;
+      const kvHeight = kv * (STRIP - 2);
+      context.fillStyle = kv > 0.95 ? c.bad : c.accent;
+      context.globalAlpha = 0.55;
+      context.fillRect(x, view.kvTop + STRIP - kvHeight, view.column, kvHeight);
+      context.globalAlpha = 1;
+      context.fillRect(x, view.kvTop + STRIP - kvHeight, view.column, 1.25);
+      const height = (step.real / slowest) * (STRIP - 4);
+      context.fillStyle = c.faint;
+      context.fillRect(x, view.timeTop + STRIP - height, Math.max(1, view.column - 1), height);
+      if (step.predicted) {
+        context.fillStyle = c.prefill;
+        context.fillRect(x, view.timeTop + STRIP - 2 - (step.predicted / slowest) * (STRIP - 4), view.column, 1.5);
+      }
+    });
+    context.restore();
+  }
+
+  #words(context, view, slowest, shown) {
+    const c = colours();
+    const last = shown.at(-1);
+    const isWide = view.gutter > 60;
+    const kv = this.worker.blocks ? last.blocks / this.worker.blocks : 0;
+    context.fillStyle = c.text;
+    context.fillText(percent(kv), 4, view.kvTop + 13);
+    context.fillText(duration(last.real / 1000), 4, view.timeTop + 13);
+    context.fillStyle = c.muted;
+    context.fillText(isWide ? "KV blocks" : "KV", 4, view.kvTop + 27);
+    context.fillText(isWide ? "step time" : "step", 4, view.timeTop + 27);
+    if (isWide) context.fillText(`top ${duration(slowest / 1000)}`, 4, view.timeTop + 41);
+  }
+
+  #point(event) {
+    if (event) {
+      const box = this.canvas.getBoundingClientRect();
+      this.pointer = { x: event.clientX - box.left, y: event.clientY - box.top };
+    } else this.pointer = null;
+    this.ask();
+  }
+
+  // The step and the request below the pointer.
+  #under() {
+    const { view, pointer, worker } = this;
+    if (!pointer || !view || !worker?.steps.length || pointer.x < view.gutter || pointer.x > view.right) return null;
+    const index = Math.floor(this.head - worker.base - (view.right - pointer.x) / view.column);
+    const step = worker.steps[index];
+    if (!step) return null;
+    let request = null;
+    if (pointer.y < view.lanesHeight) {
+      const lane = Math.floor(pointer.y / view.row);
+      for (const each of worker.requests.values()) {
+        if (each.lane === lane && each.first <= step.n && step.n <= (each.end?.step ?? Infinity)) request = each;
+      }
+    }
+    return { index, step, request };
+  }
+
+  #cursor(context, view) {
+    const under = this.#under();
+    if (!under) return;
+    const c = colours();
+    context.fillStyle = c.ink;
+    context.globalAlpha = 0.35;
+    context.fillRect(this.#x(view, under.index) + view.column / 2, 0, 1, view.height);
+    context.globalAlpha = 1;
+    if (under.request) {
+      context.strokeStyle = c.ink;
+      context.lineWidth = 1;
+      context.strokeRect(view.gutter + 0.5, under.request.lane * view.row - 0.5, view.right - view.gutter - 1, view.row);
+    }
+  }
+
+  #explain() {
+    const under = this.#under();
+    this.tip.hidden = !under;
+    this.canvas.style.cursor = under?.request ? "pointer" : "default";
+    if (!under) return;
+    const { step, request } = under;
+    const lines = [
+      `step ${step.n} · ${step.requests} requests · ${step.tokens} tokens`,
+      `${duration(step.real / 1000)}, predicted ${step.predicted ? duration(step.predicted / 1000) : "–"}`,
+      `KV ${percent(this.worker.blocks ? step.blocks / this.worker.blocks : 0, 1)} · ${step.waiting} wait in the engine`,
+    ];
+    if (request) lines.unshift(`${request.tenant || "unknown tenant"} · ${request.cls || "–"} · ${phaseAt(request, step.n)}`);
+    this.tip.replaceChildren(...lines.map((line, at) => Object.assign(document.createElement(at || !request ? "span" : "b"), { textContent: line })));
+    const width = this.tip.offsetWidth;
+    const x = this.pointer.x + 14 + width > this.view.width ? this.pointer.x - width - 14 : this.pointer.x + 14;
+    this.tip.style.transform = `translate(${Math.max(0, x)}px, ${Math.max(0, this.pointer.y - 20)}px)`;
+  }
+}
+
+function phaseAt(request, step) {
+  const run = request.runs.find(([first, steps]) => first <= step && step < first + steps);
+  if (run) return run[3] ? (run[2] > 1 ? `decodes, ${run[2] - 1} guessed` : "decodes") : `prefills ${run[2]} tokens`;
+  const mark = request.marks.filter((each) => each.step <= step).at(-1);
+  if (mark && mark.kind !== "resumed") return mark.kind === "swapped" ? "swapped out" : "gave way, to be computed again";
+  return "rests";
+}
+
+function shortened(context, text, width) {
+  if (context.measureText(text).width <= width) return text;
+  let kept = text;
+  while (kept && context.measureText(`${kept}…`).width > width) kept = kept.slice(0, -1);
+  return `${kept}…`;
+}
