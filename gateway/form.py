@@ -6,13 +6,16 @@ Frameworks read such a form whole, into memory or a temporary file, before anybo
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartCallbacks, MultipartParser, parse_options_header
+from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
 from headway.gateway.errors import ApiError, ClientGoneError, invalid_request
+
+if TYPE_CHECKING:  # a type that the library has only for type checkers
+    from python_multipart.multipart import MultipartCallbacks
 
 MOST_FIELDS: Final = 20
 MOST_FIELD_BYTES: Final = 4096
