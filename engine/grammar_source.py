@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
-from llguidance.gbnf_to_lark import gbnf_to_lark
+from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
 from headway.engine.errors import GrammarError
@@ -28,7 +28,18 @@ LIMITS: Final = LLParserLimits(max_grammar_size=200_000, max_lexer_states=50_000
 ten milliseconds for one mask, 100 MB of lexer states. Errors without the parser's state: it may be somebody's
 secret."""
 
-MOST_ERROR_CHARS: Final = 400
+FORMATS: Final = frozenset(
+    {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"}
+)
+"""What the library holds a string to. Any other ``format`` is an annotation, as the draft has it."""
+
+_OF_SCHEMAS: Final = frozenset(
+    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
+)
+"""Keywords whose members are named by the user: a property called ``format`` is none."""
+_OF_VALUES: Final = frozenset({"enum", "const", "default", "examples"})
+
+MOST_ERROR_CHARS: Final = 300
 BYTES_END: Final = 256
 """The end token of the vocabulary of single bytes."""
 
@@ -36,7 +47,9 @@ BYTES_END: Final = 256
 def json_schema_source(schema: dict[str, Any] | bool) -> str:
     """JSON that a schema (draft 2020-12) allows; what it cannot express is told by ``refusal``, not
     ignored."""
-    given = schema if isinstance(schema, dict) else json.dumps(schema)
+    if schema is False:
+        raise GrammarError("the schema false allows no value")
+    given = {} if schema is True else cast("dict[str, Any]", _without_other_formats(schema))
     return LLMatcher.grammar_from_json_schema(given, defaults={"whitespace_pattern": WHITESPACE})
 
 
@@ -59,8 +72,8 @@ def grammar_source(grammar: str) -> str:
         return LLMatcher.grammar_from_lark(grammar)
     try:
         return LLMatcher.grammar_from_lark(gbnf_to_lark(grammar))
-    except (ValueError, IndexError, RecursionError) as error:
-        raise GrammarError(f"the grammar cannot be read: {_first_line(str(error))}") from None
+    except (GbnfToLarkError, ValueError, LookupError, RecursionError) as error:
+        raise GrammarError(f"the grammar cannot be read: {reason_of(str(error))}") from None
 
 
 @lru_cache(maxsize=512)
@@ -84,8 +97,34 @@ def compile_error(matcher: LLMatcher, vocab_size: int) -> str | None:
         fill_next_token_bitmask(matcher, mask)
         if not matcher.is_error() and np.any(mask):
             return None
-    reason = _first_line(matcher.get_error())
+    reason = reason_of(matcher.get_error())
     return "no text at all fits it" if reason in {"", "NoExtension", "NoExtensionBias"} else reason
+
+
+def reason_of(text: str) -> str:
+    """The library's words in one line: its first, and the one that a regex's error has further down."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return ""
+    more = next((f" {line[len('error: ') :]}" for line in lines if line.startswith("error: ")), "")
+    return lines[0][:MOST_ERROR_CHARS] + more[:MOST_ERROR_CHARS]
+
+
+def _without_other_formats(schema: object) -> object:
+    if isinstance(schema, list):
+        return [_without_other_formats(part) for part in cast("list[object]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    kept: dict[str, object] = {}
+    for name, value in cast("dict[str, object]", schema).items():
+        if name in _OF_VALUES or name.startswith("x-"):
+            kept[name] = value
+        elif name in _OF_SCHEMAS and isinstance(value, dict):
+            named = cast("dict[str, object]", value)
+            kept[name] = {key: _without_other_formats(part) for key, part in named.items()}
+        elif name != "format" or value in FORMATS:
+            kept[name] = _without_other_formats(value)
+    return kept
 
 
 class _Bytes:
@@ -103,8 +142,3 @@ class _Bytes:
 @lru_cache(maxsize=1)
 def _byte_tokenizer() -> LLTokenizer:
     return LLTokenizer(TokenizerWrapper(_Bytes()), n_vocab=len(_Bytes.tokens), eos_token=[BYTES_END])
-
-
-def _first_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return "" if not lines else lines[0][:MOST_ERROR_CHARS]

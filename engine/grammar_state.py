@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from llguidance import LLMatcher
 
 from headway.engine.errors import GrammarError, InvariantError
+from headway.engine.grammar_source import reason_of
 
 
 class GrammarState:
@@ -52,5 +53,5 @@ class GrammarState:
 
     def error(self) -> GrammarError:
         """What went wrong with the matcher."""
-        reason = (self.matcher.get_error().splitlines() or ["no token fits"])[0]
+        reason = reason_of(self.matcher.get_error()) or "no token fits"
         return GrammarError(f"the answer cannot be held to its form any longer: {reason}")

@@ -18,6 +18,7 @@ from headway.gateway.console_api import console_api
 from headway.gateway.console_pages import console_pages
 from headway.gateway.errands import Errands
 from headway.gateway.errors import ApiError, from_queueing
+from headway.gateway.constraint_checks import ConstraintChecks, Refusal
 from headway.gateway.gateway import Gateway
 from headway.gateway.health import health_routes
 from headway.gateway.index import index_routes
@@ -49,9 +50,13 @@ def create_app(
 ) -> FastAPI:
     """The gateway as an ASGI app; ``app.state.gateway`` is its Gateway.
 
-    ``clock`` is monotonic, ``wall_clock`` gives seconds since the epoch. The caller owns the queue's
-    connections. To stop without cutting anyone off: ``gateway.stopping.drain()``, then ``.end()`` when the
-    time for open streams is over, then the server's own shutdown.
+    blobs: Blobs | None = None,
+    constraint_refusal: Refusal | None = None,
+    ``clock`` is monotonic, ``wall_clock`` gives seconds since the epoch. ``blobs`` is where files lie:
+    without it there are no files and no batches. ``constraint_refusal``: why no answer can be held to a
+    constraint; without it the worker says so. The caller owns the queue's connections. To stop without
+    cutting anyone off: ``gateway.stopping.drain()``, then ``.end()`` when the time for open streams is over,
+    then the server's own shutdown.
     """
     queue = queue.queue if isinstance(queue, Client) else queue
     errands = Errands()
@@ -69,6 +74,7 @@ def create_app(
         traces=traces,
     )
 
+        constraints=ConstraintChecks(constraint_refusal),
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         yield

@@ -32,7 +32,14 @@ def chat_routes(gateway: Gateway) -> APIRouter:
         asked = parse_chat(body)
         terms = chat_terms(asked)
         job = chat_job(asked, request.headers, caller_of(request), terms=terms)
-        envelope = await admit(gateway, request, (job,), wants_logprobs=bool(asked.logprobs), form=terms.form)
+        envelope = await admit(
+            gateway,
+            request,
+            (job,),
+            wants_logprobs=bool(asked.logprobs),
+            form=terms.form,
+            constraint_param=terms.constraint_param,
+        )
         return Answer(
             gateway, (job,), ChatStyle(), envelope, streams=asked.streams, includes_usage=asked.includes_usage
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headway.gateway.callers import Callers
+from headway.gateway.constraint_checks import ConstraintChecks
 from headway.gateway.errands import Errands
 from headway.gateway.metrics import Metrics
 from headway.gateway.model_directory import ModelDirectory
@@ -32,6 +33,7 @@ class Gateway:
     wall_clock: Callable[[], float]
     """Seconds since the epoch, for ``created``."""
     errands: Errands
+    constraints: ConstraintChecks
     stopping: Stopping = field(default_factory=Stopping)
     traces: RequestTraces | None = None
     """Who is told of each request's span; None: nobody traces."""
@@ -40,3 +42,4 @@ class Gateway:
         """End the open streams and see the last cancels through; the queue's connections are the caller's."""
         self.stopping.end()
         await self.errands.finish(self.settings.cancel_seconds)
+        self.constraints.close()

@@ -15,12 +15,19 @@ from headway.gateway.request_record import record_of
 from headway.queueing.messages import Job
 
 
-async def check_admission(gateway: Gateway, request: Request, jobs: Sequence[Job]) -> None:
-    """Note the jobs for the log; raises ApiError 503 while the gateway drains, 404 for an unknown model."""
+async def check_admission(
+    gateway: Gateway, request: Request, jobs: Sequence[Job], *, constraint_param: str | None = None
+) -> None:
+    """Note the jobs for the log; raises ApiError 503 while the gateway drains, 404 for an unknown model.
+
+    And 400 for a constraint that no answer can be held to; ``constraint_param`` is the field that asks for
+    it.
+    """
     record_of(request.scope).about(jobs)
     if gateway.stopping.is_draining:
         raise shutting_down()
     await gateway.models.require(jobs[0].model)
+    await gateway.constraints.check(jobs, constraint_param)
 
 
 async def admit(
@@ -31,12 +38,13 @@ async def admit(
     wants_logprobs: bool,
     echoed: tuple[str, ...] = (),
     form: Callable[[Formats], AnswerForm] | None = None,
+    constraint_param: str | None = None,
 ) -> Envelope:
     """What the answer's objects share, for jobs that may be posted; raises as ``check_admission``.
 
     ``form``: how the answers are read, given how the model writes.
     """
-    await check_admission(gateway, request, jobs)
+    await check_admission(gateway, request, jobs, constraint_param=constraint_param)
     return Envelope(
         model=jobs[0].model,
         created_unix=int(gateway.wall_clock()),

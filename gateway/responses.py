@@ -42,7 +42,7 @@ def response_routes(gateway: Gateway) -> APIRouter:
         body = await read_json_object(request, gateway.settings)
         asked = parse_response_request(body)
         job = await response_job(gateway, request, asked)
-        await check_admission(gateway, request, (job,))
+        await check_admission(gateway, request, (job,), constraint_param="text.format.schema")
         if asked.background and not asked.stream:
             return await _post(gateway, request, job)
         return ResponseAnswer(gateway, job, streams=bool(asked.stream))

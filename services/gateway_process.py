@@ -26,6 +26,7 @@ from headway.gateway.gateway import Gateway
 from headway.gateway.settings import GatewaySettings as AppSettings
 from headway.gateway.tracing import RequestTraces
 from headway.queueing.errors import QueueingError
+from headway.queueing.messages import Constraint
 from headway.queueing.protocol import Queue
 from headway.queueing.tenant_file import TenantFile
 from headway.services.connection import checked_queue, close_queue
@@ -99,6 +100,7 @@ async def _serve(settings: GatewaySettings, listener: socket.socket) -> None:
             registry=REGISTRY,
             clock=time.monotonic,
             wall_clock=time.time,
+            constraint_refusal=_constraint_refusal,
             traces=None if tracing is None else _http_traces(tracing),
         )
         gateway: Gateway = app.state.gateway
@@ -133,6 +135,13 @@ def _http_traces(tracing: Tracing) -> RequestTraces:
     from headway.services.request_traces import HttpTraces
 
     return HttpTraces(tracing)
+
+
+def _constraint_refusal(constraint: Constraint) -> str | None:
+    # Imported with the first constraint: the grammar library takes 20 MB.
+    from headway.services.constraint import constraint_refusal
+
+    return constraint_refusal(constraint)
 
 
 async def _apply(queue: Queue, file: TenantFile) -> None:
