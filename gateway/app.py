@@ -16,9 +16,10 @@ from headway.gateway.chat import chat_routes
 from headway.gateway.completions import completion_routes
 from headway.gateway.console_api import console_api
 from headway.gateway.console_pages import console_pages
+from headway.gateway.constraint_checks import ConstraintChecks, Refusal
 from headway.gateway.errands import Errands
 from headway.gateway.errors import ApiError, from_queueing
-from headway.gateway.constraint_checks import ConstraintChecks, Refusal
+from headway.gateway.files import file_routes
 from headway.gateway.gateway import Gateway
 from headway.gateway.health import health_routes
 from headway.gateway.index import index_routes
@@ -47,11 +48,11 @@ def create_app(
     clock: Callable[[], float],
     wall_clock: Callable[[], float],
     traces: RequestTraces | None = None,
+    blobs: Blobs | None = None,
+    constraint_refusal: Refusal | None = None,
 ) -> FastAPI:
     """The gateway as an ASGI app; ``app.state.gateway`` is its Gateway.
 
-    blobs: Blobs | None = None,
-    constraint_refusal: Refusal | None = None,
     ``clock`` is monotonic, ``wall_clock`` gives seconds since the epoch. ``blobs`` is where files lie:
     without it there are no files and no batches. ``constraint_refusal``: why no answer can be held to a
     constraint; without it the worker says so. The caller owns the queue's connections. To stop without
@@ -71,10 +72,10 @@ def create_app(
         clock=clock,
         wall_clock=wall_clock,
         errands=errands,
+        constraints=ConstraintChecks(constraint_refusal),
         traces=traces,
     )
 
-        constraints=ConstraintChecks(constraint_refusal),
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         yield
