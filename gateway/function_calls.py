@@ -38,15 +38,16 @@ class FunctionCalls:
         """The parts in this text, and what it leaves once the call is over."""
         self._held += text
         parts: list[Part] = []
-        if self._name is None:
+        name = self._name
+        if name is None:
             begin = _BEGIN.match(self._held)
             if begin is None:
                 return self._wait_for_name()
-            self._name = begin[1]
+            name = self._name = str(begin[1])
             self._held = self._held[begin.end() :]
-            parts.append(CallBegun(self.next_call, self._name))
+            parts.append(CallBegun(self.next_call, name))
         while self._has_value() and (parameter := _PARAMETER.match(self._held)) is not None:
-            parts.append(CallArgued(self.next_call, self._argument(self._name, parameter[1], parameter[2])))
+            parts.append(CallArgued(self.next_call, self._argument(name, parameter[1], parameter[2])))
             self._held = self._held[parameter.end() :]
             self._looked = 0
         return self._look_for_end(parts)

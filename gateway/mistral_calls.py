@@ -68,8 +68,8 @@ class MistralCalls:
         if self._arguments is None:
             return [], text
         end = self._arguments.feed(text, 0)
-        parts = [CallArgued(self.next_call, text[:end])] if end else []
+        argued = CallArgued(self.next_call, text[:end])
         if self._arguments.is_done:
             self.is_over = True
             self.next_call += 1
-        return parts, text[end:]
+        return [argued] if end else [], text[end:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 from headway.gateway.errors import ApiError, unavailable
 from headway.queueing.answer_formats import (
@@ -95,4 +95,4 @@ def _formats(card: WorkerCard) -> Formats:
     """A newer worker's word that we do not know counts as none."""
     tools = card.tool_format if card.tool_format in TOOL_FORMATS else "auto"
     reasoning = card.reasoning_format if card.reasoning_format in REASONING_FORMATS else "auto"
-    return Formats(cast("ToolFormat", tools), cast("ReasoningFormat", reasoning))
+    return Formats(tools, reasoning)

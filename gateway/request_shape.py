@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Shape(BaseModel):
-    """Types are strict, as OpenAI's: ``"5"`` is no number, ``true`` no integer. Unknown fields are refused."""
+    """Strict types, as OpenAI's: ``"5"`` is no number, ``true`` no integer. Unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)

@@ -76,7 +76,7 @@ class StructuredRequest(Shape):
 
     def constraint(self) -> tuple[Constraint | None, str | None]:
         """The form asked for, and the field that asks for it; raises ApiError 400."""
-        asked = [one for one in (*self._formats(), *self._structured(), *self._guided()) if one]
+        asked = [*self._formats(), *self._structured(), *self._guided()]
         if not asked:
             return None, None
         if len(asked) > 1:

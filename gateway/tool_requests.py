@@ -41,7 +41,7 @@ def _as_choice(value: object) -> ToolChoice | None:
     if value is None:
         return None
     if value in ("none", "auto", "required"):
-        return ToolChoice(mode=value)  # type: ignore[arg-type]  # checked in the line above
+        return ToolChoice(mode=value)
     if is_object(value):
         match value.get("type"):
             case "function":
@@ -73,7 +73,7 @@ def _allowed(value: object) -> ToolChoice:
             'send {"type": "allowed_tools", "allowed_tools": {"mode": "auto" or "required", "tools": […]}}',
         )
     names = tuple(_function_name(tool if is_object(tool) else {}) for tool in tools)
-    return ToolChoice(mode=mode, names=names)  # type: ignore[arg-type]  # checked above
+    return ToolChoice(mode=mode, names=names)
 
 
 ToolChoiceField = Annotated[

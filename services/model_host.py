@@ -17,6 +17,7 @@ from headway.engine.scripted import ByteTokenizer
 from headway.engine.swap_costs import measure_swap_costs
 from headway.engine.values import Objective
 from headway.services.accelerated import load_accelerated
+from headway.services.answer_formats import reasoning_format, settled, tool_format
 from headway.services.errors import UsageError
 from headway.services.fair_settings import make_policy
 from headway.services.memory import read_memory
@@ -47,6 +48,9 @@ class ModelHost:
     weights: str
     """Why they have their form, and where they are."""
     placement: Placement
+    tool_format: str = ""
+    reasoning_format: str = ""
+    """How it writes calls and thoughts, for the worker's card."""
 
     @property
     def computation(self) -> dict[str, str]:
@@ -98,7 +102,17 @@ def build_engine(settings: WorkerSettings) -> ModelHost:
         engine.set_weight(tenant, weight)
     name = served_name(settings.model, settings.served_name)
     side = ModelSide(name, tokenizer, runner.max_model_len, engine.check)
-    return ModelHost(engine, side, int(time.time()), loaded.kernels, loaded.weights, placement)
+    template = tokenizer.chat_template
+    return ModelHost(
+        engine,
+        side,
+        int(time.time()),
+        loaded.kernels,
+        loaded.weights,
+        placement,
+        tool_format=settled(settings.tool_format, tool_format(template)),
+        reasoning_format=settled(settings.reasoning_format, reasoning_format(template)),
+    )
 
 
 def class_objectives(settings: WorkerSettings) -> tuple[Objective, ...]:

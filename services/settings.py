@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from headway.queueing.answer_formats import ReasoningFormat, ToolFormat
 from headway.services.fair_settings import UNSET, FairSettings
 from headway.services.tenant_weights import TenantWeights
 
@@ -59,6 +60,10 @@ class WorkerSettings:
     """Processes, each with a device of its own, that compute the model together."""
     has_cuda_graphs: bool = True
     """On a GPU: shapes of steps that keep coming are recorded and replayed."""
+    tool_format: ToolFormat = "auto"
+    """How the model writes calls of tools; auto: as its chat template shows."""
+    reasoning_format: ReasoningFormat = "auto"
+    """How it sets its thoughts apart; auto: as its chat template shows; none: they are words."""
     worker_id: str = ""
     """Empty: ``w-<host>-<pid>-<random>``."""
     kv_cache_bytes: int | None = None

@@ -29,6 +29,7 @@ from headway.queueing.events import EndReason, JobError, TokenLogprob, TopLogpro
 from headway.queueing.messages import Job, Priority, SamplingParams, decode_job
 from headway.services.answer import Answer
 from headway.services.constraint import field_of, source_of
+from headway.services.prompt import prompt_of
 
 BAND: Final = {Priority.INTERACTIVE: 0, Priority.STANDARD: 1, Priority.BATCH: 2}
 
@@ -78,10 +79,11 @@ def prepare(claim: Claim, model: ModelSide, received_seconds: float) -> Prepared
     except InvalidJobError as error:
         return Refusal(JobError(error.code, str(error), error.param), dead_letter=error.code)
     try:
-        prompt = _prompt_token_ids(job, model.tokenizer)
+        asked = prompt_of(job, model.tokenizer)
+        prompt = asked.token_ids
         limit = _max_tokens(job, len(prompt), model.max_model_len)
         grammar = None if job.constraint is None else source_of(job.constraint)
-        answer = Answer(job.sampling.n, claim.committed)
+        answer = Answer(job.sampling.n, claim.committed, asked.opening)
         specs = tuple(
             _spec(claim, job, choice, prompt, limit, answer, received_seconds, grammar)
             for choice in range(job.sampling.n)
@@ -146,16 +148,6 @@ def _read_job(claim: Claim, model_name: str) -> Job:
             "sampling.n: the job was changed after its answer had begun", param="sampling.n"
         )
     return job
-
-
-def _prompt_token_ids(job: Job, tokenizer: Tokenizer) -> tuple[int, ...]:
-    if job.messages is not None:
-        return tokenizer.render_chat(
-            [message.model_dump(mode="json", exclude_none=True) for message in job.messages]
-        )
-    if job.prompt is not None:
-        return tokenizer.encode(job.prompt, add_special_tokens=True)
-    return job.prompt_token_ids or ()
 
 
 def _max_tokens(job: Job, prompt_tokens: int, max_model_len: int) -> int:

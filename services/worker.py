@@ -172,6 +172,8 @@ class _Process:
             "worker_ready",
             model=self._model,
             max_model_len=host.model.max_model_len,
+            tool_parser=host.tool_format,
+            reasoning_parser=host.reasoning_format,
             **host.computation,
         )
         try:

@@ -30,6 +30,7 @@ CORE = {
     "block_table",
     "blocks",
     "budget",
+    "chat_turns",
     "checks",
     "cost_model",
     "deadlines",
