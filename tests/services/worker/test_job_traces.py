@@ -54,6 +54,8 @@ async def test_one_trace_leads_from_the_clients_span_through_gateway_and_queue_t
 ) -> None:
     worker, gateway = Collected("headway-worker"), Collected("headway-gateway")
     async with start_worker(traced_by=worker.tracing):
+        while not await queue.workers():
+            await asyncio.sleep(0.01)
         app = create_app(
             queue,
             GatewaySettings(),
