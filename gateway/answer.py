@@ -87,15 +87,19 @@ class Answer(Response):
                 await following.close()
 
     async def _whole(self, run: JobRun, scope: Scope, receive: Receive, send: Send) -> None:
+        results = await self._results(run)
+        answer = whole_answer(self._style, self._envelope, self._answer_id(run), results)
+        await json_response(answer, headers=_job_headers(run))(scope, receive, send)
+
+    async def _results(self, run: JobRun) -> list[JobResult]:
+        """Post the jobs and wait for the end of all; raises ApiError for one that ended badly."""
         await run.submit()
         following = self._follow(run)
         try:
             await self._wait_for_ends(run, following)
         finally:
             await following.close()
-        results = [await self._result(job_id) for job_id in run.job_ids]
-        answer = whole_answer(self._style, self._envelope, self._answer_id(run), results)
-        await json_response(answer, headers=_job_headers(run))(scope, receive, send)
+        return [await self._result(job_id) for job_id in run.job_ids]
 
     async def _wait_for_ends(self, run: JobRun, following: Following) -> None:
         settings = self._gateway.settings

@@ -106,6 +106,20 @@ class Constraint(_Contract):
         return self
 
 
+class TokenTask(_Contract):
+    """A job that generates nothing: its answer is a JSON text, and costs no tokens.
+
+    ``tokenize``: ``{"token_ids": […], "texts": […] or null, "max_model_len": …}`` of the job's input.
+    ``detokenize``: ``{"text": …}`` of its ``prompt_token_ids``.
+    """
+
+    kind: Literal["tokenize", "detokenize"]
+    add_special_tokens: bool = True
+    """What the model puts around a prompt; a chat template writes its own."""
+    with_texts: bool = False
+    """Each token's text as well."""
+
+
 class SamplingParams(_Contract):
     """How the next token is chosen. Defaults sample from the model's own distribution."""
 
@@ -162,6 +176,8 @@ class Job(_Contract):
     )
     """Further names for the chat template, such as ``enable_thinking``."""
     constraint: Constraint | None = None
+    task: TokenTask | None = None
+    """None: generate an answer."""
     sampling: SamplingParams = SamplingParams()
     tenant: Annotated[str, Field(pattern=TENANT_PATTERN)] = "default"
     priority: Priority = Priority.STANDARD
@@ -202,6 +218,12 @@ class Job(_Contract):
         for name in ("tools", "chat_template_kwargs"):
             if getattr(self, name) and self.messages is None:
                 raise ValueError(f"{name}: only a chat template shows them to the model; give messages")
+        return self
+
+    @model_validator(mode="after")
+    def _tokens_to_read(self) -> Self:
+        if self.task is not None and self.task.kind == "detokenize" and self.prompt_token_ids is None:
+            raise ValueError("task: give prompt_token_ids to detokenize")
         return self
 
     @model_validator(mode="after")

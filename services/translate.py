@@ -30,6 +30,7 @@ from headway.queueing.messages import Job, Priority, SamplingParams, decode_job
 from headway.services.answer import Answer
 from headway.services.constraint import field_of, source_of
 from headway.services.prompt import prompt_of
+from headway.services.token_task import task_answer
 
 BAND: Final = {Priority.INTERACTIVE: 0, Priority.STANDARD: 1, Priority.BATCH: 2}
 
@@ -79,6 +80,8 @@ def prepare(claim: Claim, model: ModelSide, received_seconds: float) -> Prepared
     except InvalidJobError as error:
         return Refusal(JobError(error.code, str(error), error.param), dead_letter=error.code)
     try:
+        if job.task is not None:
+            return _answered(job, task_answer(job, job.task, model.tokenizer, model.max_model_len))
         asked = prompt_of(job, model.tokenizer)
         prompt = asked.token_ids
         limit = _max_tokens(job, len(prompt), model.max_model_len)
@@ -94,6 +97,13 @@ def prepare(claim: Claim, model: ModelSide, received_seconds: float) -> Prepared
     except RequestError as error:
         return Refusal(_job_error(error, job), choices=job.sampling.n, job=job)
     return Prepared(job, answer, specs, len(prompt))
+
+
+def _answered(job: Job, text: str) -> Prepared:
+    """A job with nothing to run: its end brings the text."""
+    answer = Answer(1)
+    answer.add(0, text, ())
+    return Prepared(job, answer, (), 0)
 
 
 def request_id(job_id: str, choice: int) -> str:
