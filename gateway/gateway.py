@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from headway.gateway.admins import Admins
 from headway.gateway.callers import Callers
 from headway.gateway.constraint_checks import ConstraintChecks
 from headway.gateway.errands import Errands
@@ -25,6 +26,7 @@ class Gateway:
     unanswered: Unanswered
     """Through which jobs are posted: it asks the tenants' limits, and takes back what got no answer."""
     callers: Callers
+    admins: Admins
     settings: GatewaySettings
     metrics: Metrics
     models: ModelDirectory

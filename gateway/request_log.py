@@ -55,6 +55,8 @@ class RequestLog:
             self._finish(scope, record, status, span)
 
     def _finish(self, scope: Scope, record: RequestRecord, status: int, span: RequestSpan | None) -> None:
+        if record.leave is not None:
+            record.leave()
         seconds = self._gateway.clock() - record.started
         # An unmatched path has no route, and its own text would be a label that clients choose.
         route = getattr(scope.get("route"), "path", "unmatched")

@@ -41,11 +41,17 @@ class GatewaySettings:
     """A worker whose engine has work and completes no step for this long is hung."""
     probe_seconds: float = 2.0
     """Longest time that a health check or a scrape waits for the queue."""
+    max_requests_per_tenant: int | None = None
+    """Requests of one tenant that this process serves at once, open streams included; None: any number."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins of web pages whose scripts may call; ``*``: any. None by default."""
+    admin_key_digest: str = ""
+    """SHA-256 (hex) of an administrator's key that is no key of the queue's; empty: there is none."""
     metric_tenants: int = 50
     """Tenants with a label value of their own; later ones are counted as ``other``."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
             value = getattr(self, item.name)
-            if not isinstance(value, str) and not value > 0:
+            if isinstance(value, int | float) and not value > 0:
                 raise ValueError(f"{item.name} must be above zero, not {value!r}")

@@ -48,7 +48,8 @@ models:{fleet}              set        every model ever served here             
 watched:{fleet}             string     somebody watches the steps (/console)                 a few seconds
 steps:{fleet}:<worker>      stream     a worker's last steps, while they are watched         30 s, newest 40
 tenants:{sys}               hash       tenant -> its limits as JSON                          until removed
-keys:{sys}                  hash       SHA-256 of an API key -> tenant, name, created_ms     until revoked
+keys:{sys}                  hash       SHA-256 of an API key -> tenant, name, created_ms,    until revoked
+                                       admin
 config:{sys}                hash       tenants, keys: versions, new with each change; file,  for good
                                        named: digest and tenants of the tenants.toml applied
 reserving:{sys}             zset       tenant that may have reservations -> said so (ms)     8 days
@@ -66,6 +67,7 @@ batch:{batch}:<id>          hash       what is known of a batch, each field writ
                                        told; progress, which is written again and again
 parts:{batch}:<id>          hash       part of a batch -> its counts and result files        until its end
 batches:{batch}:<tenant>    zset       batch -> created (ms)                                 as its batches
+batches:{batch}             zset       every batch -> created (ms)                           as its batches
 open:{batch}                zset       batch that is to be worked on -> created (ms)         until its end
 turn:{batch}:<what>         string     who does something now, so that others do not         under a minute
 hooks:{batch}:<tenant>      hash       webhook -> URL, secret, events                        until removed
@@ -229,6 +231,7 @@ class JobKeys:
 BATCH: Final = "{batch}"
 """One slot for all of them: they are few, and their records are small."""
 FILES_EXPIRING: Final = f"expiring:{BATCH}"
+BATCHES: Final = f"batches:{BATCH}"
 BATCHES_OPEN: Final = f"open:{BATCH}"
 MESSAGES_DUE: Final = f"due:{BATCH}"
 
