@@ -8,15 +8,21 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 
+from headway.gateway.admin import admin_routes
+from headway.gateway.admins import Admins
+from headway.gateway.batches import batch_routes
+from headway.gateway.blobs import Blobs
 from headway.gateway.callers import Callers
 from headway.gateway.chat import chat_routes
 from headway.gateway.completions import completion_routes
 from headway.gateway.console_api import console_api
 from headway.gateway.console_pages import console_pages
 from headway.gateway.constraint_checks import ConstraintChecks, Refusal
+from headway.gateway.cors import cors_options
 from headway.gateway.errands import Errands
 from headway.gateway.errors import ApiError, from_queueing
 from headway.gateway.files import file_routes
@@ -28,6 +34,7 @@ from headway.gateway.json_response import error_response
 from headway.gateway.metrics import Metrics
 from headway.gateway.model_directory import ModelDirectory
 from headway.gateway.models import model_routes
+from headway.gateway.open_requests import OpenRequests
 from headway.gateway.request_log import RequestLog
 from headway.gateway.request_record import record_of
 from headway.gateway.responses import response_routes
@@ -65,7 +72,8 @@ def create_app(
     gateway = Gateway(
         queue=queue,
         unanswered=Unanswered(queue, admission, errands, clock=clock, wall_clock=wall_clock),
-        callers=Callers(queue),
+        callers=Callers(queue, OpenRequests(settings.max_requests_per_tenant)),
+        admins=Admins(queue, settings.admin_key_digest),
         settings=settings,
         metrics=Metrics(registry, max_tenants=settings.metric_tenants, clock=clock, wall_clock=wall_clock),
         models=ModelDirectory(queue, ttl_seconds=settings.models_ttl_seconds, clock=clock),
@@ -97,13 +105,19 @@ def create_app(
         response_routes,
         model_routes,
         job_routes,
+        admin_routes,
         health_routes,
         index_routes,
     ):
         app.include_router(routes(gateway))
     app.include_router(console_api(gateway))
     app.include_router(console_pages())
+    if blobs is not None:
+        app.include_router(file_routes(gateway, blobs))
+        app.include_router(batch_routes(gateway))
     _speak_openai(app)
+    if settings.cors_origins:
+        app.add_middleware(CORSMiddleware, **cors_options(settings.cors_origins))
     app.add_middleware(RequestLog, gateway=gateway)
     return app
 
