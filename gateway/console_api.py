@@ -27,7 +27,7 @@ MOST_JOBS = 500
 
 def console_api(gateway: Gateway) -> APIRouter:
     """The console's endpoints."""
-    guard = ConsoleGuard(gateway.callers)
+    guard = ConsoleGuard(gateway.callers, gateway.admins)
     router = APIRouter(prefix="/console/api", dependencies=[Depends(guard)], include_in_schema=False)
     feed = ConsoleFeed(gateway.queue, gateway.models, gateway.stopping, gateway.wall_clock)
 
