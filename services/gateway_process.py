@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvicorn
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, disable_created_metrics
 
 from headway import __version__
 from headway.gateway.app import create_app
@@ -28,10 +28,12 @@ from headway.gateway.tracing import RequestTraces
 from headway.queueing.errors import QueueingError
 from headway.queueing.messages import Constraint
 from headway.queueing.protocol import Queue
+from headway.queueing.tenant_book import digest_of
 from headway.queueing.tenant_file import TenantFile
 from headway.services.connection import checked_queue, close_queue
 from headway.services.errors import NotReachableError, StartError
-from headway.services.http_protocol import BoundedHttpProtocol
+from headway.services.gateway_limits import GatewayLimits, read_admin_key
+from headway.services.http_protocol import bounded_to
 from headway.services.listener import open_listener, url_of
 from headway.services.logs import configure_logging, get_logger
 from headway.services.settings import GatewaySettings, shown
@@ -57,6 +59,7 @@ _log = get_logger("gateway")
 def run_gateway(settings: GatewaySettings) -> int:
     """Serve until stopped; the exit code. Raises ServiceError for what is expected to go wrong."""
     configure_logging(level=settings.log_level, format=settings.log_format)
+    disable_created_metrics()  # a second series for each counter, of which nothing here makes use
     if settings.listen_fd is None:
         listener = open_listener(settings.host, settings.port)
     else:
@@ -86,6 +89,7 @@ def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _serve(settings: GatewaySettings, listener: socket.socket) -> None:
+    app_settings = _app_settings(settings.limits)
     tracing = start_tracing(settings.otlp_url, service="headway-gateway", instance=url_of(listener))
     file = None if settings.tenants is None else check_tenants_file(settings.tenants)
     queue = await _prepared_queue(settings.redis_url)
@@ -96,7 +100,7 @@ async def _serve(settings: GatewaySettings, listener: socket.socket) -> None:
         loops = _start_loops(queue, settings.tenants)
         app = create_app(
             queue,
-            AppSettings(version=__version__),
+            app_settings,
             registry=REGISTRY,
             clock=time.monotonic,
             wall_clock=time.time,
@@ -108,7 +112,7 @@ async def _serve(settings: GatewaySettings, listener: socket.socket) -> None:
         server = _Server(
             uvicorn.Config(
                 app,
-                http=BoundedHttpProtocol,
+                http=bounded_to(settings.limits.max_head_bytes),
                 ws="none",
                 log_config=None,
                 access_log=False,  # the app's own request log says more
@@ -142,6 +146,18 @@ def _constraint_refusal(constraint: Constraint) -> str | None:
     from headway.services.constraint import constraint_refusal
 
     return constraint_refusal(constraint)
+
+
+def _app_settings(limits: GatewayLimits) -> AppSettings:
+    """The app's settings; raises StartError for an administrators' key that is none."""
+    admin_key = read_admin_key(limits.admin_key_file)
+    return AppSettings(
+        version=__version__,
+        max_body_bytes=limits.max_body_bytes,
+        max_requests_per_tenant=limits.max_connections_per_tenant,
+        cors_origins=limits.origins,
+        admin_key_digest=digest_of(admin_key) if admin_key else "",
+    )
 
 
 async def _apply(queue: Queue, file: TenantFile) -> None:

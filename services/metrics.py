@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from headway.engine.timeline import Timeline
 from headway.engine.values import EngineLoad, FinishReason, Objective
@@ -47,6 +47,7 @@ class WorkerMetrics:
         self.jobs = JobMetrics(model, self.registry, tenants, objectives=objectives)
         self._sums = SchedulerMetrics(model, self.registry)
         self._journeys = Journeys()
+        ProcessCollector(registry=self.registry)
         self._vllm = CollectorRegistry()
         self._vllm.register(VllmNames(self.registry, model))
         self._labels = {"model": model}

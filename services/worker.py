@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import uvloop
+from prometheus_client import disable_created_metrics
 
 from headway.engine.errors import ModelError
 from headway.queueing.errors import QueueingError, QueueUnavailableError, ServerUnsuitableError
@@ -48,6 +49,7 @@ def run_worker(settings: WorkerSettings) -> int:
     """Serve one model until SIGTERM or SIGINT; returns the exit code. Errors are logged, not raised."""
     settings = replace(settings, worker_id=settings.worker_id or new_worker_id())
     look_for_cycles_seldom()
+    disable_created_metrics()  # a second series for each counter, of which nothing here makes use
     configure_logging(
         level=settings.log_level, format=settings.log_format, fields={"worker": settings.worker_id}
     )
