@@ -57,6 +57,7 @@ def gateway_command(settings: UpSettings, listen_fd: int) -> list[str]:
         ("--tenants", settings.tenants),
         ("--drain-seconds", settings.drain_seconds),
         ("--otlp", settings.otlp_url),
+        *settings.limits.arguments(),
         ("--log-format", "json"),
         ("--log-level", settings.log_level),
     ]

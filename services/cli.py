@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from headway.services import cli_engine_options as engine_options
+from headway.services import cli_gateway_options as gateway_options
 from headway.services import cli_options as options
 from headway.services.cli_dlq import add_dlq_commands
 from headway.services.cli_doctor import add_doctor_command
@@ -25,6 +26,7 @@ from headway.services.cli_tenants import add_tenant_commands
 from headway.services.cli_trace import add_trace_command
 from headway.services.errors import ServiceError, StartError
 from headway.services.fair_settings import FairSettings
+from headway.services.gateway_limits import DEFAULT_LIMITS, GatewayLimits
 from headway.services.settings import (
     GatewaySettings,
     UpSettings,
@@ -97,6 +99,11 @@ def up(
     drain_seconds: options.DrainSeconds = _UP.drain_seconds,
     metrics_port: options.MetricsPort = None,
     otlp: options.Otlp = None,
+    max_body_size: gateway_options.MaxBodySize = DEFAULT_LIMITS.max_body_bytes,
+    max_header_size: gateway_options.MaxHeaderSize = DEFAULT_LIMITS.max_head_bytes,
+    max_connections_per_tenant: gateway_options.MaxConnectionsPerTenant = None,
+    cors_origins: gateway_options.CorsOrigins = "",
+    admin_key_file: gateway_options.AdminKeyFile = None,
     log_level: options.LogLevel = "info",
 ) -> None:
     """Start everything on this machine; Ctrl-C stops it.
@@ -136,6 +143,13 @@ def up(
         drain_seconds=drain_seconds,
         metrics_port=metrics_port,
         otlp_url=otlp,
+        limits=GatewayLimits(
+            max_body_bytes=max_body_size,
+            max_head_bytes=max_header_size,
+            max_connections_per_tenant=max_connections_per_tenant,
+            cors_origins=cors_origins,
+            admin_key_file=None if admin_key_file is None else str(admin_key_file.absolute()),
+        ),
         log_level=log_level,
     )
     raise typer.Exit(run_up(settings))
@@ -151,6 +165,11 @@ def gateway(
     tenants: options.Tenants = None,
     drain_seconds: options.DrainSeconds = _GATEWAY.drain_seconds,
     otlp: options.Otlp = None,
+    max_body_size: gateway_options.MaxBodySize = DEFAULT_LIMITS.max_body_bytes,
+    max_header_size: gateway_options.MaxHeaderSize = DEFAULT_LIMITS.max_head_bytes,
+    max_connections_per_tenant: gateway_options.MaxConnectionsPerTenant = None,
+    cors_origins: gateway_options.CorsOrigins = "",
+    admin_key_file: gateway_options.AdminKeyFile = None,
     log_format: options.LogFormatOption = _GATEWAY.log_format,
     log_level: options.LogLevel = "info",
 ) -> None:
@@ -165,6 +184,13 @@ def gateway(
         tenants=tenants,
         drain_seconds=drain_seconds,
         otlp_url=otlp,
+        limits=GatewayLimits(
+            max_body_bytes=max_body_size,
+            max_head_bytes=max_header_size,
+            max_connections_per_tenant=max_connections_per_tenant,
+            cors_origins=cors_origins,
+            admin_key_file=None if admin_key_file is None else str(admin_key_file.absolute()),
+        ),
         log_format=log_format,
         log_level=log_level,
     )

@@ -15,6 +15,7 @@ from typing import Literal
 
 from headway.queueing.answer_formats import ReasoningFormat, ToolFormat
 from headway.services.fair_settings import UNSET, FairSettings
+from headway.services.gateway_limits import DEFAULT_LIMITS, GatewayLimits
 from headway.services.tenant_weights import TenantWeights
 
 DType = Literal["auto", "float32", "bfloat16"]
@@ -146,6 +147,7 @@ class GatewaySettings:
     """On SIGTERM, how long open answers may still stream."""
     otlp_url: str | None = None
     """As a worker's."""
+    limits: GatewayLimits = DEFAULT_LIMITS
     log_format: LogFormat = "auto"
     log_level: str = "info"
 
@@ -192,6 +194,8 @@ class UpSettings:
     metrics_port: int | None = None
     """The first worker's metrics port, the second's is one more; None: not served."""
     otlp_url: str | None = None
+    limits: GatewayLimits = DEFAULT_LIMITS
+    """Of the gateway."""
     log_level: str = "info"
 
 
