@@ -28,7 +28,7 @@ _log = structlog.stdlib.get_logger("headway.gateway")
 
 STEPS_SECONDS: Final = 0.4
 FIGURES_SECONDS: Final = 1.0
-LOOK_SHARE: Final = 0.05
+LOOK_SHARE: Final = 0.15
 """A look at a large fleet takes its time: at most this part of the gateway's goes into it."""
 WATCH_SECONDS: Final = 5.0
 """For how long one word keeps the workers showing."""

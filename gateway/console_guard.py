@@ -17,13 +17,14 @@ class ConsoleGuard:
         self._admins = admins
 
     async def __call__(self, request: Request) -> None:
-        """Let the request pass, or raise ApiError 401, 403, 503."""
-        if await self._admins.name_of(request.headers) is not None:
-            return
-        if await self._callers.tenant_of(request.headers) is not None:
-            raise ApiError(
-                403,
-                "the console shows all tenants, so it asks for an administrator's key, not for a tenant's",
-                code="admin_key_required",
-                headers={"x-should-retry": "false"},
-            )
+        """Let the request pass, or raise ApiError 401, 403, 503: a tenant's key shows no other tenants."""
+        if not await self._is_open(request):
+            await self._admins.require(request)
+
+    async def _is_open(self, request: Request) -> bool:
+        try:
+            return await self._callers.tenant_of(request.headers) is None
+        except ApiError as error:
+            if error.status != 401:
+                raise
+            return False

@@ -16,7 +16,8 @@ export const percent = (part, digits = 0) => `${(100 * (part || 0)).toFixed(digi
 
 export function duration(ms) {
   if (ms === null || ms === undefined || Number.isNaN(ms)) return "–";
-  if (ms < 1) return `${Math.max(0, ms).toFixed(2)} ms`;
+  if (ms <= 0) return "0 ms";
+  if (ms < 1) return `${ms.toFixed(2)} ms`;
   if (ms < 100) return `${ms.toFixed(ms < 10 ? 1 : 0)} ms`;
   if (ms < 1000) return `${Math.round(ms)} ms`;
   const seconds = ms / 1000;

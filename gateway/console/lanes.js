@@ -1,10 +1,10 @@
 // Draws one worker's batch: requests as lanes over iterations, below them KV use and the time of each step.
 
-import { duration, jobOf, percent } from "./format.js";
+import { jobOf } from "./format.js";
 import { classColour, colours, sized, tenantColour } from "./palette.js";
+import { GAP, STRIP, drawStrips } from "./strips.js";
+import { shortened, told } from "./lane_words.js";
 
-const STRIP = 46;
-const GAP = 10;
 const AXIS = 18;
 const LEAST_LANES = 8;
 const ARRIVES_MS = 400; // new steps slide in over the time until the next ones come
@@ -62,7 +62,7 @@ export class Lanes {
     this.#ground(context, view);
     for (const request of this.worker.requests.values()) this.#lane(context, view, request);
     this.#labels(context, view);
-    this.#strips(context, view);
+    drawStrips(context, view, this.worker, (index) => this.#x(view, index));
     this.#cursor(context, view);
     this.#explain();
     const target = this.worker.base + this.worker.steps.length;
@@ -182,7 +182,7 @@ export class Lanes {
       const to = next ? this.#x(view, this.worker.indexOf(next[0])) : request.end ? this.#x(view, this.worker.indexOf(request.end.step) + 1) : view.right;
       if (to <= view.gutter || to <= from) continue;
       context.fillStyle = colours()[mark.kind];
-      context.globalAlpha = 0.28;
+      context.globalAlpha = view.row >= 6 ? 0.28 : 0.6;
       context.fillRect(from, top, to - from, tall);
       context.globalAlpha = 1;
       const step = Math.max(4, view.row / 2);
@@ -232,54 +232,6 @@ export class Lanes {
     context.textBaseline = "alphabetic";
   }
 
-  #strips(context, view) {
-    const c = colours();
-    const { steps, blocks } = this.worker;
-    const shown = steps.slice(view.first);
-    context.save();
-    context.font = "10.5px ui-sans-serif, system-ui, sans-serif";
-    context.fillStyle = c.lane;
-    context.fillRect(view.gutter, view.kvTop, view.right - view.gutter, STRIP);
-    context.fillRect(view.gutter, view.timeTop, view.right - view.gutter, STRIP);
-    const slowest = Math.max(1, ...shown.map((step) => Math.max(step.real, step.predicted)));
-    this.#words(context, view, slowest, shown);
-    context.beginPath();
-    context.rect(view.gutter, view.kvTop, view.right - view.gutter, view.height);
-    context.clip();
-    shown.forEach((step, place) => {
-      const x = this.#x(view, view.first + place);
-      const kv = blocks ? Math.min(1, step.blocks / blocks) : 0;
-      const kvHeight = kv * (STRIP - 2);
-      context.fillStyle = kv > 0.95 ? c.bad : c.accent;
-      context.globalAlpha = 0.55;
-      context.fillRect(x, view.kvTop + STRIP - kvHeight, view.column, kvHeight);
-      context.globalAlpha = 1;
-      context.fillRect(x, view.kvTop + STRIP - kvHeight, view.column, 1.25);
-      const height = (step.real / slowest) * (STRIP - 4);
-      context.fillStyle = c.faint;
-      context.fillRect(x, view.timeTop + STRIP - height, Math.max(1, view.column - 1), height);
-      if (step.predicted) {
-        context.fillStyle = c.prefill;
-        context.fillRect(x, view.timeTop + STRIP - 2 - (step.predicted / slowest) * (STRIP - 4), view.column, 1.5);
-      }
-    });
-    context.restore();
-  }
-
-  #words(context, view, slowest, shown) {
-    const c = colours();
-    const last = shown.at(-1);
-    const isWide = view.gutter > 60;
-    const kv = this.worker.blocks ? last.blocks / this.worker.blocks : 0;
-    context.fillStyle = c.text;
-    context.fillText(percent(kv), 4, view.kvTop + 13);
-    context.fillText(duration(last.real / 1000), 4, view.timeTop + 13);
-    context.fillStyle = c.muted;
-    context.fillText(isWide ? "KV blocks" : "KV", 4, view.kvTop + 27);
-    context.fillText(isWide ? "step time" : "step", 4, view.timeTop + 27);
-    if (isWide) context.fillText(`top ${duration(slowest / 1000)}`, 4, view.timeTop + 41);
-  }
-
   #point(event) {
     if (event) {
       const box = this.canvas.getBoundingClientRect();
@@ -325,31 +277,9 @@ export class Lanes {
     this.tip.hidden = !under;
     this.canvas.style.cursor = under?.request ? "pointer" : "default";
     if (!under) return;
-    const { step, request } = under;
-    const lines = [
-      `step ${step.n} · ${step.requests} requests · ${step.tokens} tokens`,
-      `${duration(step.real / 1000)}, predicted ${step.predicted ? duration(step.predicted / 1000) : "–"}`,
-      `KV ${percent(this.worker.blocks ? step.blocks / this.worker.blocks : 0, 1)} · ${step.waiting} wait in the engine`,
-    ];
-    if (request) lines.unshift(`${request.tenant || "unknown tenant"} · ${request.cls || "–"} · ${phaseAt(request, step.n)}`);
-    this.tip.replaceChildren(...lines.map((line, at) => Object.assign(document.createElement(at || !request ? "span" : "b"), { textContent: line })));
+    this.tip.replaceChildren(...told(under.step, under.request, this.worker.blocks));
     const width = this.tip.offsetWidth;
     const x = this.pointer.x + 14 + width > this.view.width ? this.pointer.x - width - 14 : this.pointer.x + 14;
     this.tip.style.transform = `translate(${Math.max(0, x)}px, ${Math.max(0, this.pointer.y - 20)}px)`;
   }
-}
-
-function phaseAt(request, step) {
-  const run = request.runs.find(([first, steps]) => first <= step && step < first + steps);
-  if (run) return run[3] ? (run[2] > 1 ? `decodes, ${run[2] - 1} guessed` : "decodes") : `prefills ${run[2]} tokens`;
-  const mark = request.marks.filter((each) => each.step <= step).at(-1);
-  if (mark && mark.kind !== "resumed") return mark.kind === "swapped" ? "swapped out" : "gave way, to be computed again";
-  return "rests";
-}
-
-function shortened(context, text, width) {
-  if (context.measureText(text).width <= width) return text;
-  let kept = text;
-  while (kept && context.measureText(`${kept}…`).width > width) kept = kept.slice(0, -1);
-  return `${kept}…`;
 }

@@ -7,13 +7,14 @@ import { WorkerSteps } from "./steps.js";
 
 const CLASSES = ["interactive", "standard", "batch"];
 const HISTORY = 180;
-const MOST_PARTS = 24; // of one class's bar; smaller tenants share one part
+const MOST_PARTS = 128; // of one class's bar; the tenants beyond share one part, as do those with too thin a one
+const THINNEST = 1 / 250;
 
 const TILES = [
   ["waiting", "Waiting", (at) => short(at.waiting), "interactive"],
   ["running", "Running", (at) => short(at.running), "decode"],
   ["rate", "Tokens per second", (at) => short(at.rate), "good"],
-  ["wait", "Wait, if posted now", (at) => (at.wait === null ? "–" : duration(at.wait * 1000)), "prefill"],
+  ["wait", "Predicted wait", (at) => (at.wait === null ? "–" : at.wait ? duration(at.wait * 1000) : "none"), "prefill"],
   ["kv", "KV in use", (at) => percent(at.kv), "accent"],
   ["workers", "Workers ready", (at) => `${at.workers} / ${at.cards}`, "muted"],
 ];
@@ -179,7 +180,7 @@ function makeClass(row) {
 // The largest tenants one by one, the others together.
 function partsOf(tenants, name, total) {
   const waiting = tenants.map((tenant) => ({ label: tenant.tenant, jobs: tenant.waiting[name] ?? 0 })).filter((part) => part.jobs).sort((a, b) => b.jobs - a.jobs);
-  const parts = waiting.slice(0, MOST_PARTS).map((part) => ({ ...part, key: part.label, colour: tenantColour(part.label) }));
+  const parts = waiting.filter((part, at) => at < MOST_PARTS && part.jobs >= total * THINNEST).map((part) => ({ ...part, key: part.label, colour: tenantColour(part.label) }));
   const named = parts.reduce((sum, part) => sum + part.jobs, 0);
   // Jobs that came back from a dead worker are in no tenant's backlog, but in the total.
   const rest = Math.max(0, total - named);

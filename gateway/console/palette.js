@@ -51,14 +51,16 @@ export function sized(canvas, width, height) {
   return context;
 }
 
-export function sparkline(canvas, values, colour, { top = null } = {}) {
+// The newest value at the right edge; `least` values fill the width, fewer leave room at the left.
+export function sparkline(canvas, values, colour, { top = null, least = 40 } = {}) {
   const width = canvas.clientWidth;
   const height = canvas.clientHeight || 28;
   if (!width) return;
   const context = sized(canvas, width, height);
   if (values.length < 2) return;
   const most = Math.max(top ?? 0, ...values, 1e-9);
-  const x = (at) => (at / (values.length - 1)) * width;
+  const places = Math.max(least, values.length) - 1;
+  const x = (at) => width - ((values.length - 1 - at) / places) * width;
   const y = (value) => height - 1.5 - (value / most) * (height - 4);
   context.beginPath();
   values.forEach((value, at) => (at ? context.lineTo(x(at), y(value)) : context.moveTo(x(at), y(value))));
@@ -67,7 +69,7 @@ export function sparkline(canvas, values, colour, { top = null } = {}) {
   context.lineJoin = "round";
   context.stroke();
   context.lineTo(width, height);
-  context.lineTo(0, height);
+  context.lineTo(x(0), height);
   context.closePath();
   context.globalAlpha = 0.14;
   context.fillStyle = colour;

@@ -1,49 +1,51 @@
 // Who gets what: shares against weights, over all tenants at once and one by one.
 
+import { Balance, jainIndex } from "./balance.js";
 import { $, count, duration, el, keyed, percent, short, write } from "./format.js";
+import { shortened } from "./lane_words.js";
 import { classColour, colours, sized, tenantColour } from "./palette.js";
 
 const CLASSES = ["interactive", "standard", "batch"];
 const HEIGHT = 150;
-const SPAN = 8; // the scale ends at an eighth and at eight times the fair share
+const LEFT = 40;
+const SPAN = 8; // the scale ends at an eighth and at eight times the mean
 
 const ORDERS = {
   waiting: (a, b) => waitingOf(b) - waitingOf(a) || b.tokens - a.tokens,
   tokens: (a, b) => b.tokens - a.tokens,
-  ratio: (a, b) => (ratioOf(a) ?? Infinity) - (ratioOf(b) ?? Infinity),
+  below: (a, b) => (a.due ? a.share / a.due : Infinity) - (b.due ? b.share / b.due : Infinity),
   weight: (a, b) => b.weight - a.weight,
   name: () => 0,
 };
 
 const waitingOf = (tenant) => Object.values(tenant.waiting).reduce((sum, jobs) => sum + jobs, 0);
 
-// What it got beside what its weight promises among those that wait; null: it waits for nothing.
-const ratioOf = (tenant) => (tenant.due ? tenant.fair / tenant.due : null);
-
 export class Tenants {
   constructor() {
     this.figures = null;
+    this.balance = new Balance();
+    this.band = null; // null: the class that got the most service
     this.bars = [];
     for (const id of ["tenant-filter", "tenant-order"]) $(id).addEventListener("input", () => this.draw());
     new ResizeObserver(() => this.draw()).observe($("balance").parentElement);
     $("balance").addEventListener("pointermove", (event) => this.#point(event));
+    $("band").addEventListener("click", (event) => {
+      this.band = event.target.dataset.band ?? this.band;
+      this.draw();
+    });
   }
 
   take(figures) {
     this.figures = figures;
+    this.balance.add(figures);
     this.draw();
   }
 
   draw() {
     if ($("tenants").hidden || !this.figures) return;
     const { tenants, at_ms: now } = this.figures;
-    const waiting = tenants.filter((tenant) => tenant.due);
-    const served = waiting.reduce((sum, tenant) => sum + tenant.tokens, 0);
-    // A share among those that wait: who waits for nothing leaves its part to them.
-    for (const tenant of tenants) tenant.fair = served ? tenant.tokens / served : 0;
-    write($("tenants-line"), `${count(tenants.length)} tenants, ${count(waiting.length)} of them wait`);
-    this.#drawJain(waiting, served);
-    this.#drawBalance(waiting, served);
+    write($("tenants-line"), `${count(tenants.length)} tenants, ${count(tenants.filter((tenant) => tenant.due).length)} wait`);
+    this.#drawBalance();
     const wanted = $("tenant-filter").value.trim().toLowerCase();
     const shown = tenants.filter((tenant) => tenant.tenant.toLowerCase().includes(wanted));
     shown.sort((a, b) => ORDERS[$("tenant-order").value](a, b) || a.tenant.localeCompare(b.tenant));
@@ -52,52 +54,61 @@ export class Tenants {
     keyed($("tenant-rows"), rows, (row) => row.tenant, makeRow, (element, row) => row.isHead || fill(element, row, most, now));
   }
 
-  // (Σx)² ÷ n·Σx² over service by weight: 1 when all are served alike, 1/n when one has it all.
-  #drawJain(waiting, served) {
-    const ratios = waiting.map(ratioOf);
-    const sum = ratios.reduce((total, ratio) => total + ratio, 0);
-    const squares = ratios.reduce((total, ratio) => total + ratio * ratio, 0);
-    const isKnown = served > 0 && waiting.length > 1 && squares > 0;
-    write($("jain"), isKnown ? `Jain index ${((sum * sum) / (waiting.length * squares)).toFixed(3)}` : "Jain index –");
+  #drawBalance() {
+    const byBand = new Map(CLASSES.map((name) => [name, this.balance.entries(name)]));
+    const served = (name) => byBand.get(name).reduce((sum, { gain }) => sum + gain, 0);
+    const band = this.band ?? CLASSES.reduce((best, name) => (served(name) > served(best) ? name : best));
+    for (const button of $("band").children) {
+      button.setAttribute("aria-pressed", String(button.dataset.band === band));
+      write(button, `${button.dataset.band} ${byBand.get(button.dataset.band).length}`);
+    }
+    const entries = byBand.get(band);
+    const index = jainIndex(entries);
+    write($("jain"), index === null ? "Jain index –" : `Jain index ${index.toFixed(3)} over ${Math.round(this.balance.seconds)} s`);
+    this.#drawBars(entries, band);
   }
 
-  #drawBalance(waiting, served) {
+  #drawBars(entries, band) {
     const canvas = $("balance");
     const width = canvas.parentElement.clientWidth - 2 * parseFloat(getComputedStyle(canvas.parentElement).paddingLeft);
     if (width <= 0) return;
     const c = colours();
     const context = sized(canvas, width, HEIGHT);
     const middle = HEIGHT / 2;
-    const left = 40;
     context.font = "11px ui-sans-serif, system-ui, sans-serif";
+    context.textAlign = "left";
     for (const times of [4, 2, 1, 0.5, 0.25]) {
       const y = heightOf(times);
       context.fillStyle = times === 1 ? c.muted : c.line;
-      context.fillRect(left, y, width - left, 1);
+      context.fillRect(LEFT, y, width - LEFT, 1);
       context.fillStyle = c.muted;
       context.fillText({ 0.5: "½ ×", 0.25: "¼ ×" }[times] ?? `${times} ×`, 4, y + 4);
     }
     this.bars = [];
-    if (!waiting.length || !served) {
-      context.fillText(waiting.length ? "Nothing was served yet." : "Nobody waits: everybody gets what they ask for.", left + 12, middle - 14);
+    if (!entries.length) {
+      const isEarly = this.balance.seconds < 3;
+      context.fillText(isEarly ? "Looking…" : `No two ${band} tenants waited all the time: each gets what it asks for.`, LEFT + 12, middle - 14);
       return;
     }
-    const ordered = [...waiting].sort((a, b) => ratioOf(a) - ratioOf(b) || a.tenant.localeCompare(b.tenant));
-    const step = Math.min(44, (width - left) / ordered.length);
-    ordered.forEach((tenant, at) => {
-      const y = heightOf(ratioOf(tenant));
-      const x = left + at * step;
-      const bar = Math.max(1, step - (step > 4 ? 2 : 0.5));
-      context.fillStyle = tenantColour(tenant.tenant);
-      context.fillRect(x, Math.min(y, middle), bar, Math.max(2, Math.abs(y - middle)));
-      this.bars.push({ x, step, tenant });
+    const step = (width - LEFT) / entries.length;
+    context.textAlign = "center";
+    entries.forEach((entry, at) => {
+      const y = heightOf(entry.ratio);
+      const x = LEFT + at * step;
+      const bar = Math.min(56, Math.max(1, step - (step > 4 ? 2 : 0.5)));
+      context.fillStyle = tenantColour(entry.tenant);
+      context.fillRect(x + (step - bar) / 2, Math.min(y, middle), bar, Math.max(2, Math.abs(y - middle)));
+      context.fillStyle = c.muted;
+      // Beyond the line, where its bar is not.
+      if (step >= 56) context.fillText(shortened(context, entry.tenant, step - 6), x + step / 2, y < middle ? middle + 15 : middle - 7);
+      this.bars.push({ x, step, entry });
     });
   }
 
   #point(event) {
     const x = event.clientX - $("balance").getBoundingClientRect().left;
-    const bar = this.bars.find((each) => x >= each.x && x < each.x + each.step);
-    $("balance").title = bar ? `${bar.tenant.tenant}: ${ratioOf(bar.tenant).toFixed(2)} × its share (weight ${bar.tenant.weight})` : "";
+    const entry = this.bars.find((each) => x >= each.x && x < each.x + each.step)?.entry;
+    $("balance").title = entry ? `${entry.tenant}: ${entry.ratio.toFixed(2)} × the mean, by weight (${entry.model})` : "";
   }
 }
 
@@ -108,7 +119,7 @@ function heightOf(ratio) {
 
 function makeRow(row) {
   if (row.isHead) {
-    const titles = ["Tenant", "Weight", "Share of the last minute · | fair", "", "Waiting", "Running", "Tokens / min", "Oldest"];
+    const titles = ["Tenant", "Weight", "Share of the last minute, and its due", "", "Waiting", "Running", "Tokens / min", "Oldest"];
     return el("div", { class: "row head" }, ...titles.map((title) => el("span", { textContent: title })));
   }
   const name = el("span", { class: "name" }, el("i"), el("b", { textContent: row.tenant, title: row.tenant }));

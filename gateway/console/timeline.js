@@ -57,11 +57,26 @@ export function drawTimeline(parent, job, marks) {
     if (outcome === "lost") svg.append(draw("rect", { class: "lost", x: x(to) - 3, y: y - 2, width: 3, height: ROW - 6 }));
     if (x(to) - x(from) > 64) svg.append(draw("text", { class: "inside", x: x(from) + 6, y: y + ROW / 2 - 1 }, duration(to - from)));
   }
-  for (const mark of marks) svg.append(markAt(x(mark.at), height, mark.kind, mark.kind));
+  for (const { kind, from, to } of awayOf(marks, end)) {
+    const row = rows.indexOf(stretches.find((each) => each.row !== "queue" && each.from <= from && from <= each.to)?.row);
+    if (row < 0) continue;
+    const bar = draw("rect", { class: `stretch ${kind}`, x: x(from), y: row * ROW + 4, width: Math.max(2, x(to) - x(from)), height: ROW - 10 });
+    bar.append(draw("title", {}, `${MARKS[kind]}: ${duration(to - from)}`));
+    svg.append(bar);
+  }
   if (job.first_token_ms) svg.append(markAt(x(job.first_token_ms), height, "first", "first token"));
   if (late) svg.append(markAt(x(late), height, "deadline", "deadline"));
   axis(svg, { span, left, width, height });
   parent.replaceChildren(svg);
+}
+
+// From each time that it gave way to when it was back, or to its end.
+function awayOf(marks, end) {
+  return marks.filter((mark) => mark.kind !== "resumed").map((mark) => ({
+    kind: mark.kind,
+    from: mark.at,
+    to: marks.find((next) => next.kind === "resumed" && next.at >= mark.at)?.at ?? end,
+  }));
 }
 
 function markAt(x, height, kind, title) {
