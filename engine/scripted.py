@@ -62,11 +62,11 @@ class ByteTokenizer:
         names: Mapping[str, object] | None = None,
     ) -> tuple[int, ...]:
         """ChatML with the generation prompt; special tokens written in a message are plain text."""
-        del names  # this template asks for none
         ids: list[int] = []
         for message in in_words(template_turns(messages, knows_developer=True), tools):
             ids += [IM_START, *f"{message['role']}\n{message['content']}".encode(), IM_END, *b"\n"]
-        return (*ids, IM_START, *b"assistant\n")
+        is_asked = (names or {}).get("add_generation_prompt", True)
+        return (*ids, IM_START, *b"assistant\n") if is_asked else tuple(ids)
 
     def token_bytes(self, token_id: int) -> bytes:
         """The byte itself; empty for special tokens."""

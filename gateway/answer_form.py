@@ -109,8 +109,8 @@ class AnswerReader:
 
     def close(self) -> list[Part]:
         """As PartReader says."""
-        rest = self._thoughts.rest()
-        return self._allowed([*self._words.feed(rest), *self._words.close()])
+        thoughts, rest = self._thoughts.rest()
+        return [*thoughts, *self._allowed([*self._words.feed(rest), *self._words.close()])]
 
     def _allowed(self, parts: list[Part]) -> list[Part]:
         if self._is_parallel:

@@ -39,6 +39,7 @@ from headway.gateway.request_log import RequestLog
 from headway.gateway.request_record import record_of
 from headway.gateway.responses import response_routes
 from headway.gateway.settings import GatewaySettings
+from headway.gateway.tokens import token_routes
 from headway.gateway.tracing import RequestTraces
 from headway.gateway.unanswered import Unanswered
 from headway.queueing.admission import Admission
@@ -103,6 +104,7 @@ def create_app(
         chat_routes,
         completion_routes,
         response_routes,
+        token_routes,
         model_routes,
         job_routes,
         admin_routes,

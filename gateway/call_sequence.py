@@ -64,7 +64,9 @@ class CallSequence:
         was_named = call.name is not None
         end = call.feed(text, at)
         self._raw.append(text[at:end])
-        if call.name is not None and not call.is_bad:
+        if (
+            call.name is not None
+        ):  # what was told as a call stays one, also if it goes bad right behind its name
             if not was_named:
                 self._has_begun = True
                 parts.append(CallBegun(self.next_call, call.name))
@@ -72,8 +74,8 @@ class CallSequence:
                 parts.append(CallArgued(self.next_call, arguments))
         if call.is_bad:
             self.is_over = True
-            self.rejected = "" if was_named else "".join(self._raw)
-            self.next_call += was_named
+            self.rejected = "" if call.name is not None else "".join(self._raw)
+            self.next_call += call.name is not None
             self._object = None
         elif call.is_done:
             self.next_call += 1

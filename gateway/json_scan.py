@@ -235,7 +235,8 @@ class CallObject:
         inner = CallObject(self._names)
         text = orjson.dumps(function).decode()
         inner.feed(text, 0)
-        self.name, self.is_bad = inner.name, inner.is_bad
+        self.is_bad = inner.is_bad
+        self.name = None if inner.is_bad else inner.name
         self._has_arguments = True
         self._arguments.append(inner.take_arguments())
 

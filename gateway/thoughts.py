@@ -40,9 +40,12 @@ class Thoughts:
             self._at = _At.WORDS
         return found, text
 
-    def rest(self) -> str:
-        """The text has ended: words held back because they could have become a mark."""
-        return self._held if self._at is _At.START else ""
+    def rest(self) -> tuple[list[Thought], str]:
+        """The text has ended: what was held back because it could have become a mark."""
+        if self._at is _At.START:
+            return [], self._held
+        held = self._thoughts.rest().rstrip() if self._at is _At.THOUGHTS else ""
+        return [Thought(held)] if held else [], ""
 
     def _start(self, text: str) -> str:
         self._held += text

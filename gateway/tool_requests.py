@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from headway.gateway.json_values import is_array, is_object
@@ -78,7 +78,7 @@ def _allowed(value: object) -> ToolChoice:
 
 ToolChoiceField = Annotated[
     ToolChoice | None,
-    PlainValidator(_as_choice),
+    BeforeValidator(_as_choice),
     WithJsonSchema(
         {
             "anyOf": [
