@@ -14,7 +14,7 @@ from torch import Tensor
 from headway.engine.answer import Answer
 from headway.engine.drafts import drafts_of, sampling_rows
 from headway.engine.token_history import TokenHistory
-from headway.engine.token_masks import MaskMaker, MaskWish, StepMasks
+from headway.engine.token_masks import MaskMaker, StepMasks, wishes_of
 from headway.engine.values import Chunk, Logprobs, Sampled
 from headway.kernels.host_arrays import float_list, float_rows, int_list, int_rows, to_device
 from headway.kernels.sampling import (
@@ -76,12 +76,7 @@ def rows_of(answer: Answer, chunk: Chunk) -> list[SamplingRow]:
 
 def masked(rows: Sequence[SamplingRow], maker: MaskMaker | None) -> Sequence[SamplingRow]:
     """The rows of a step, those of constrained answers with their masks, which are made from now on."""
-    wishes: list[MaskWish] = []
-    for row in rows:
-        if row.answer.grammar is not None and row.guessed:
-            wishes[-1] = wishes[-1]._replace(guesses=row.guessed)
-        elif row.answer.grammar is not None:
-            wishes.append(MaskWish(row.answer.grammar, row.answer.sampling, row.index))
+    wishes = wishes_of([(row.answer.grammar, row.answer.sampling, row.index, row.guessed) for row in rows])
     if not wishes or maker is None:
         return rows
     masks, places = maker.begin(wishes), count()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from llguidance import LLMatcher
@@ -36,6 +36,21 @@ class MaskWish(NamedTuple):
     first: int
     """Of the answer's token that the first row chooses."""
     guesses: tuple[int, ...] = ()
+
+
+Row: TypeAlias = tuple[GrammarState | None, Sampling, int, tuple[int, ...]]
+"""Whose it is (None: it is free), its parameters, the place in the answer, and the guesses before it."""
+
+
+def wishes_of(rows: Sequence[Row]) -> list[MaskWish]:
+    """What the constrained ones of a step's rows want, those of one request together."""
+    wishes: list[MaskWish] = []
+    for state, sampling, index, guessed in rows:
+        if state is not None and guessed:
+            wishes[-1] = wishes[-1]._replace(guesses=guessed)
+        elif state is not None:
+            wishes.append(MaskWish(state, sampling, index))
+    return wishes
 
 
 class StepMasks:
