@@ -43,6 +43,7 @@ def index_routes(gateway: Gateway) -> APIRouter:
             "admin_key_create": "POST /admin/keys",
             "admin_key_revoke": "DELETE /admin/keys/{key_id}",
             "admin_usage": "GET /admin/usage",
+            "alive": "GET /livez",
             "health": "GET /healthz",
             "ready": "GET /readyz",
             "metrics": "GET /metrics",

@@ -16,7 +16,7 @@ from headway.gateway.tracing import RequestSpan, trace
 
 _log = structlog.stdlib.get_logger("headway.gateway")
 
-PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+PROBES: Final = frozenset({"/livez", "/healthz", "/readyz", "/metrics"})
 """Asked every few seconds by machines: logged at debug level."""
 
 CLIENT_GONE: Final = 499
