@@ -21,7 +21,7 @@ from headway.queueing.batch import (
     decode_part,
     encode,
 )
-from headway.queueing.keys import BATCHES_OPEN, FILES_EXPIRING, BatchKeys, FileKeys
+from headway.queueing.keys import BATCHES, BATCHES_OPEN, FILES_EXPIRING, BatchKeys, FileKeys
 from headway.queueing.node import Argument, Reply
 from headway.queueing.stored_file import StoredFile, decode_file
 
@@ -118,6 +118,7 @@ class BatchStore:
             ("HSETNX", BatchKeys(asked.batch_id).record, "created", encode(asked)),
             ("ZADD", BATCHES_OPEN, asked.created_ms, asked.batch_id),
             ("ZADD", BatchKeys.of_tenant(asked.tenant), asked.created_ms, asked.batch_id),
+            ("ZADD", BATCHES, asked.created_ms, asked.batch_id),
         )
 
     async def batch(self, batch_id: str) -> Batch | None:
@@ -136,6 +137,11 @@ class BatchStore:
     async def open_batches(self) -> tuple[str, ...]:
         """Batches that somebody must work on, the oldest first."""
         return tuple(_texts(await self._commands.call("ZRANGE", BATCHES_OPEN, 0, -1)))
+
+    async def batches_until(self, created_ms: int, limit: int) -> tuple[str, ...]:
+        """Batches that were accepted up to then, the oldest first."""
+        reply = await self._commands.call("ZRANGEBYSCORE", BATCHES, "-inf", created_ms, "LIMIT", 0, limit)
+        return tuple(_texts(reply))
 
     async def close_batch(self, batch_id: str) -> None:
         """Nothing more is to be done for it."""
@@ -173,6 +179,7 @@ class BatchStore:
             ("DEL", keys.parts),
             ("DEL", keys.record),
             ("ZREM", BatchKeys.of_tenant(asked.tenant), asked.batch_id),
+            ("ZREM", BATCHES, asked.batch_id),
         )
 
     # -- parts ----------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headway.services.settings import DEFAULT_REDIS_URL, LogFormat
+from headway.services.settings import DEFAULT_REDIS_URL, LogFormat, default_state_dir
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,11 @@ class StepSettings:
     """How long workers get to let go of a batch's jobs when it ends."""
     file_keep_seconds: float = 30 * 86_400.0
     """How long results are kept whose producer did not say, and the records of batches that have ended."""
+
+
+def default_files() -> str:
+    """``files`` in the state directory: where gateway and batch service of one machine meet."""
+    return str(default_state_dir() / "files")
 
 
 @dataclass(frozen=True, slots=True)

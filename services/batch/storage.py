@@ -65,10 +65,11 @@ class Storage:
         """``url``: a folder, or what fsspec reads, such as ``s3://bucket/prefix``. Raises UsageError."""
         import fsspec  # type: ignore[import-untyped]  # it has no types; all of it stays in this class
 
+        library: Any = fsspec
         if "://" not in url:
             url = Path(url).expanduser().absolute().as_uri()
         try:
-            files, root = fsspec.core.url_to_fs(url, **_options(url))
+            files, root = library.core.url_to_fs(url, **_options(url))
         except (ImportError, ValueError) as error:
             raise UsageError(
                 f"--files {url}: {error}",
@@ -163,7 +164,7 @@ def _options(url: str) -> dict[str, object]:
 
 
 def _written_at(entry: dict[str, Any]) -> float:
-    when = entry.get("mtime") or entry.get("LastModified") or entry.get("created") or 0.0
+    when: Any = entry.get("mtime") or entry.get("LastModified") or entry.get("created") or 0.0
     return float(when.timestamp() if hasattr(when, "timestamp") else when)
 
 
