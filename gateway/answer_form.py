@@ -48,6 +48,8 @@ class AnswerForm:
     """A constraint made the answer a list of calls (empty), or the arguments of the function named here."""
     is_parallel: bool = True
     """Whether an answer may call more than once."""
+    calls_lead: bool = False
+    """Whether calls come first or not at all: marks inside the answer are then words."""
 
     def reader(self) -> PartReader:
         """Reads one choice from its beginning."""
@@ -71,6 +73,8 @@ class AnswerForm:
         match self.tool_format:
             case "llama3_json":
                 return BareCalls("{", json_calls(self.function_names), words)
+            case _ if self.calls_lead:
+                return LeadingCalls(_MARKERS.get(self.tool_format, ()), words)
             case "pythonic":
                 return BareCalls("[", PythonCalls(self.function_names), words)
             case _:
@@ -92,6 +96,32 @@ class Words:
     def close(self) -> list[Part]:
         """Nothing is held back."""
         return []
+
+
+class LeadingCalls:
+    """Calls where the answer begins with one of the marks, else words to the end."""
+
+    def __init__(self, marks: tuple[str, ...], calls: MarkedCalls) -> None:
+        self._marks = marks
+        self._calls = calls
+        self._reader: PartReader | None = None
+        self._held = ""
+
+    def feed(self, text: str) -> list[Part]:
+        """As PartReader says."""
+        if self._reader is None:
+            self._held += text
+            if not (begun := self._held.lstrip()) or any(
+                mark.startswith(begun) and mark != begun for mark in self._marks
+            ):
+                return []
+            self._reader = self._calls if begun.startswith(self._marks) else Words()
+            text = self._held
+        return self._reader.feed(text)
+
+    def close(self) -> list[Part]:
+        """As PartReader says."""
+        return Words().feed(self._held) if self._reader is None else self._reader.close()
 
 
 class AnswerReader:

@@ -30,7 +30,8 @@ def chat_routes(gateway: Gateway) -> APIRouter:
         """Answer a conversation, whole or as a stream."""
         body = await read_json_object(request, gateway.settings)
         asked = parse_chat(body)
-        terms = chat_terms(asked)
+        await gateway.models.fleet()  # how the model writes bears on what binds its answer
+        terms = chat_terms(asked, gateway.models.formats(asked.model))
         job = chat_job(asked, request.headers, caller_of(request), terms=terms)
         envelope = await admit(
             gateway,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from headway.gateway.answer_form import AnswerForm
-from headway.gateway.errors import ApiError, invalid_request
-from headway.gateway.model_directory import Formats
+from headway.gateway.answer_or_calls import answer_or_calls
+from headway.gateway.errors import invalid_request
+from headway.gateway.model_directory import UNKNOWN, Formats
 from headway.gateway.openai_requests import ChatRequest
 from headway.gateway.tool_requests import (
     Tool,
@@ -33,6 +35,8 @@ class ChatTerms:
     constraint_param: str | None
     """The field that asks for the constraint, for whoever refuses it."""
     is_parallel: bool
+    calls_lead: bool
+    """Whether the answer is either calls or in the form asked for."""
 
     def shown(self) -> list[dict[str, Any]]:
         """The tools as the chat template shows them."""
@@ -50,15 +54,17 @@ class ChatTerms:
             function_names=frozenset(tool.function.name for tool in self.tools),
             text_parameters=text_parameters(self.tools),
             is_parallel=self.is_parallel,
+            calls_lead=self.calls_lead,
         )
 
 
-def chat_terms(request: ChatRequest) -> ChatTerms:
-    """The terms of a request whose shape is right; raises ApiError 400."""
+def chat_terms(request: ChatRequest, formats: Formats = UNKNOWN) -> ChatTerms:
+    """The terms of a request whose shape is right, given how its model writes; raises ApiError 400."""
     choice = request.tool_choice or _AUTO
     tools = _wanted(tuple(request.tools or ()), choice)
     constraint, param = request.constraint()
     is_parallel = request.parallel_tool_calls is not False
+    calls_lead = False
     match choice.mode:
         case "required":
             constraint = Constraint(json_schema=calls_schema(tools, most=None if is_parallel else 1))
@@ -67,10 +73,10 @@ def chat_terms(request: ChatRequest) -> ChatTerms:
             constraint = Constraint(json_schema=arguments_schema(tools[0]))
             param = "tools"
         case _ if tools and constraint is not None:
-            raise _both(param)
+            constraint, calls_lead = _with_calls(constraint, param, tools, formats, is_parallel), True
         case _:
             pass
-    return ChatTerms(tools, choice, constraint, param, is_parallel)
+    return ChatTerms(tools, choice, constraint, param, is_parallel, calls_lead)
 
 
 def template_kwargs(request: ChatRequest) -> dict[str, Any]:
@@ -101,10 +107,17 @@ def _wanted(tools: tuple[Tool, ...], choice: ToolChoice) -> tuple[Tool, ...]:
     return tuple(tool for tool in tools if not choice.names or tool.function.name in choice.names)
 
 
-def _both(param: str | None) -> ApiError:
-    return invalid_request(
-        f"'{param}' binds every answer, so that no tool could be called: leave it out, "
-        'or send "tool_choice": "none" for an answer in that form, "required" for a call',
-        param=param,
-        code="unsupported",
-    )
+def _with_calls(
+    constraint: Constraint, param: str | None, tools: Sequence[Tool], formats: Formats, is_parallel: bool
+) -> Constraint:
+    both = None
+    if constraint.json_schema is not None:
+        both = answer_or_calls(constraint.json_schema, tools, formats.tools, is_parallel=is_parallel)
+    if both is None:
+        raise invalid_request(
+            f"'{param}' binds every answer here, so that no tool could be called: leave it out, "
+            'or send "tool_choice": "none" for an answer in that form, "required" for a call',
+            param=param,
+            code="unsupported",
+        )
+    return both

@@ -25,7 +25,7 @@ class Formats:
     reasoning: ReasoningFormat = "auto"
 
 
-_UNKNOWN: Final = Formats()
+UNKNOWN: Final = Formats()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class ModelDirectory:
 
     def formats(self, model: str) -> Formats:
         """As its workers said last, also when all of them are away now."""
-        return self._formats.get(model, _UNKNOWN)
+        return self._formats.get(model, UNKNOWN)
 
     async def require(self, model: str) -> None:
         """Raise ApiError 404 for a model that nobody ever served, 503 before the first worker is there.

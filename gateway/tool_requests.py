@@ -104,24 +104,29 @@ def shown_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
     return [tool.model_dump(exclude_none=True, exclude={"function": {"strict"}}) for tool in tools]
 
 
-def calls_schema(tools: Sequence[Tool], *, most: int | None) -> dict[str, Any]:
-    """JSON Schema of a list of calls of these tools, at least one and at most ``most``."""
-    definitions = {f"tool{number}": arguments_schema(tool) for number, tool in enumerate(tools)}
-    items = [
+def call_schema(tools: Sequence[Tool], arguments_key: str = "arguments") -> dict[str, Any]:
+    """JSON Schema of one call of any of these tools."""
+    named = {f"tool{number}": tool for number, tool in enumerate(tools)}
+    calls = [
         {
             "type": "object",
-            "properties": {"name": {"const": tool.function.name}, "arguments": {"$ref": f"#/$defs/{key}"}},
-            "required": ["name", "arguments"],
+            "properties": {
+                "name": {"const": tool.function.name},
+                arguments_key: {"$ref": f"#/$defs/{key}"},
+            },
+            "required": ["name", arguments_key],
             "additionalProperties": False,
         }
-        for key, tool in zip(definitions, tools, strict=True)
+        for key, tool in named.items()
     ]
-    schema: dict[str, Any] = {
-        "$defs": {key: _moved(found, f"#/$defs/{key}") for key, found in definitions.items()},
-        "type": "array",
-        "items": items[0] if len(items) == 1 else {"anyOf": items},
-        "minItems": 1,
-    }
+    definitions = {key: _moved(arguments_schema(tool), f"#/$defs/{key}") for key, tool in named.items()}
+    return {"$defs": definitions} | (calls[0] if len(calls) == 1 else {"anyOf": calls})
+
+
+def calls_schema(tools: Sequence[Tool], *, most: int | None) -> dict[str, Any]:
+    """JSON Schema of a list of calls of these tools, at least one and at most ``most``."""
+    call = call_schema(tools)
+    schema = {"$defs": call.pop("$defs"), "type": "array", "items": call, "minItems": 1}
     return schema if most is None else schema | {"maxItems": most}
 
 

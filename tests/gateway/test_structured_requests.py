@@ -6,13 +6,16 @@ from typing import Any
 
 import httpx
 import pytest
+from llguidance import LLMatcher
 from tests.gateway.conftest import Rig
+from tests.gateway.scripted_worker import Script, card
 from tests.gateway.test_chat import CHAT, URL
 from tests.gateway.test_completions import ASK
 from tests.gateway.test_completions import URL as COMPLETIONS_URL
 from tests.gateway.test_refusals import error_of
 from tests.gateway.test_tools import CLOCK
 
+from headway.engine.grammar_source import _byte_tokenizer, grammar_source
 from headway.queueing.messages import Constraint
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -68,7 +71,6 @@ async def test_each_way_to_ask_becomes_the_jobs_constraint(
         ({"guided_choice": []}, "guided_choice", "at least 1"),
         ({"guided_json": "{"}, "guided_json", "not valid JSON"),
         ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex", "one of them"),
-        ({"response_format": {"type": "json_object"}, "tools": [CLOCK]}, "response_format", "tool_choice"),
     ],
 )
 async def test_a_form_that_makes_no_sense_is_refused(
@@ -80,3 +82,45 @@ async def test_a_form_that_makes_no_sense_is_refused(
     assert error["param"] == param
     assert word in error["message"]
     assert rig.worker.seen == []
+
+
+@pytest.mark.parametrize(
+    ("tool_format", "call"),
+    [
+        ("hermes", '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'),
+        ("mistral", '[TOOL_CALLS][{"name": "clock", "arguments": {}}]'),
+        ("llama3_json", '{"name": "clock", "parameters": {}}'),
+    ],
+)
+async def test_with_tools_the_form_binds_what_is_no_call(
+    http: httpx.AsyncClient, rig: Rig, tool_format: str, call: str
+) -> None:
+    await rig.queue.heartbeat(card(tool_format=tool_format, reasoning_format="none"), ttl_seconds=60)
+    asked = CHAT | {"tools": [CLOCK], "response_format": {"type": "json_schema", "json_schema": NAMED}}
+    rig.worker.script = Script(pieces=(call[:3], call[3:]))
+    choice = (await http.post(URL, json=asked)).json()["choices"][0]
+    assert choice["message"]["tool_calls"][0]["function"] == {"name": "clock", "arguments": "{}"}
+    text = '{"a": 1, "b": "<tool_call>[TOOL_CALLS]"}'
+    rig.worker.script = Script(pieces=(text,))
+    choice = (await http.post(URL, json=asked)).json()["choices"][0]
+    assert (choice["message"]["content"], choice["finish_reason"]) == (text, "stop")
+    for job in rig.worker.seen:
+        assert job.constraint is not None
+        grammar = job.constraint.grammar or ""
+        assert grammar.startswith("start: answer | calls\n")
+        for begun in (call, '{"a": 1}'):
+            assert fits(grammar, begun)
+        for begun in ("hello", call.replace("clock", "block")):
+            assert not fits(grammar, begun)
+
+
+def fits(grammar: str, text: str) -> bool:
+    """Whether the grammar library lets a text through, byte by byte."""
+    matcher = LLMatcher(_byte_tokenizer(), grammar_source(grammar))
+    return matcher.validate_tokens(list(text.encode())) == len(text.encode())
+
+
+async def test_a_form_that_is_no_json_leaves_no_room_for_calls(http: httpx.AsyncClient, rig: Rig) -> None:
+    response = await http.post(URL, json=CHAT | {"tools": [CLOCK], "guided_regex": "a"})
+    assert error_of(response)["param"] == "guided_regex"
+    assert "tool_choice" in error_of(response)["message"]
