@@ -58,10 +58,21 @@ def gateway_command(settings: UpSettings, listen_fd: int) -> list[str]:
         ("--drain-seconds", settings.drain_seconds),
         ("--otlp", settings.otlp_url),
         *settings.limits.arguments(),
+        ("--files", settings.files),
         ("--log-format", "json"),
         ("--log-level", settings.log_level),
     ]
     return headway_command("gateway", *_arguments(options))
+
+
+def batch_command(settings: UpSettings) -> list[str]:
+    """The batch service."""
+    options: list[tuple[str, object | None]] = [
+        ("--files", settings.files),
+        ("--log-format", "json"),
+        ("--log-level", settings.log_level),
+    ]
+    return headway_command("batch", "worker", *_arguments(options))
 
 
 def _arguments(options: list[tuple[str, object | None]]) -> list[str]:

@@ -13,9 +13,11 @@ from typing import Annotated
 
 import typer
 
+from headway.services import cli_batch_options as batch_options
 from headway.services import cli_engine_options as engine_options
 from headway.services import cli_gateway_options as gateway_options
 from headway.services import cli_options as options
+from headway.services.cli_batch import add_batch_commands
 from headway.services.cli_dlq import add_dlq_commands
 from headway.services.cli_doctor import add_doctor_command
 from headway.services.cli_fleet import add_fleet_commands
@@ -104,6 +106,8 @@ def up(
     max_connections_per_tenant: gateway_options.MaxConnectionsPerTenant = None,
     cors_origins: gateway_options.CorsOrigins = "",
     admin_key_file: gateway_options.AdminKeyFile = None,
+    files: batch_options.Files = None,
+    batch: batch_options.Batch = None,
     log_level: options.LogLevel = "info",
 ) -> None:
     """Start everything on this machine; Ctrl-C stops it.
@@ -150,6 +154,8 @@ def up(
             cors_origins=cors_origins,
             admin_key_file=None if admin_key_file is None else str(admin_key_file.absolute()),
         ),
+        files=files,
+        has_batch=batch,
         log_level=log_level,
     )
     raise typer.Exit(run_up(settings))
@@ -170,6 +176,7 @@ def gateway(
     max_connections_per_tenant: gateway_options.MaxConnectionsPerTenant = None,
     cors_origins: gateway_options.CorsOrigins = "",
     admin_key_file: gateway_options.AdminKeyFile = None,
+    files: batch_options.Files = None,
     log_format: options.LogFormatOption = _GATEWAY.log_format,
     log_level: options.LogLevel = "info",
 ) -> None:
@@ -191,6 +198,7 @@ def gateway(
             cors_origins=cors_origins,
             admin_key_file=None if admin_key_file is None else str(admin_key_file.absolute()),
         ),
+        files=files,
         log_format=log_format,
         log_level=log_level,
     )
@@ -338,6 +346,7 @@ def schema() -> None:
 
 add_doctor_command(app)
 add_job_commands(app)
+add_batch_commands(app)
 add_dlq_commands(app)
 add_fleet_commands(app)
 add_tenant_commands(app)

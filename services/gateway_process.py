@@ -30,6 +30,8 @@ from headway.queueing.messages import Constraint
 from headway.queueing.protocol import Queue
 from headway.queueing.tenant_book import digest_of
 from headway.queueing.tenant_file import TenantFile
+from headway.services.batch.settings import default_files
+from headway.services.batch.storage import GatewayBlobs, Storage
 from headway.services.connection import checked_queue, close_queue
 from headway.services.errors import NotReachableError, StartError
 from headway.services.gateway_limits import GatewayLimits, read_admin_key
@@ -106,6 +108,7 @@ async def _serve(settings: GatewaySettings, listener: socket.socket) -> None:
             wall_clock=time.time,
             constraint_refusal=_constraint_refusal,
             traces=None if tracing is None else _http_traces(tracing),
+            blobs=_blobs(settings.files),
         )
         gateway: Gateway = app.state.gateway
         await gateway.callers.announce()
@@ -158,6 +161,22 @@ def _app_settings(limits: GatewayLimits) -> AppSettings:
         cors_origins=limits.origins,
         admin_key_digest=digest_of(admin_key) if admin_key else "",
     )
+
+
+def _blobs(files: str | None) -> GatewayBlobs | None:
+    """Where files lie; raises ServiceError for a place that was named and cannot be used.
+
+    A gateway that was told of none, in a container that may write nowhere, serves without files.
+    """
+    storage = Storage(files or default_files())
+    try:
+        storage.check()
+    except StartError as error:
+        if files is not None:
+            raise
+        _log.warning("no files and no batches", reason=str(error))
+        return None
+    return GatewayBlobs(storage)
 
 
 async def _apply(queue: Queue, file: TenantFile) -> None:

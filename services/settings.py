@@ -148,6 +148,8 @@ class GatewaySettings:
     otlp_url: str | None = None
     """As a worker's."""
     limits: GatewayLimits = DEFAULT_LIMITS
+    files: str | None = None
+    """Where files lie; None: ``files`` in the state dir, if that can be written."""
     log_format: LogFormat = "auto"
     log_level: str = "info"
 
@@ -196,6 +198,10 @@ class UpSettings:
     otlp_url: str | None = None
     limits: GatewayLimits = DEFAULT_LIMITS
     """Of the gateway."""
+    files: str | None = None
+    """Where files lie; None: ``files`` in the state dir."""
+    has_batch: bool | None = None
+    """Start the batch service; None: if it is installed."""
     log_level: str = "info"
 
 

@@ -20,6 +20,20 @@ WORDS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
+class LineName:
+    """Which line of which batch."""
+
+    batch_id: str
+    custom_id: str
+
+    @property
+    def digest(self) -> str:
+        """The same at each try; another batch's line of that custom id has another."""
+        named = f"{self.batch_id}:{self.custom_id}"
+        return sha256(named.encode(errors="surrogatepass")).hexdigest()[:24]
+
+
+@dataclass(frozen=True, slots=True)
 class Answered:
     """One line of the results."""
 
@@ -31,7 +45,7 @@ class Answered:
 
 
 def answered(
-    custom_id: str, results: Sequence[JobResult], body: dict[str, object], end_code: str | None
+    name: LineName, results: Sequence[JobResult], body: dict[str, object], end_code: str | None
 ) -> Answered:
     """The line for finished jobs: an answer if all of them have one, else the first one's error.
 
@@ -50,38 +64,33 @@ def answered(
             continue
         is_cut_short = result.reason in {EndReason.CANCELLED, EndReason.DEADLINE}
         if is_cut_short and end_code is not None:
-            return undone(custom_id, end_code, tokens)
-        return refused(custom_id, error, tokens)
-    return Answered(
-        custom_id, _line(custom_id, _response(custom_id, 200, body), None), False, tokens + Tally(completed=1)
-    )
+            return undone(name, end_code, tokens)
+        return refused(name, error, tokens)
+    text = _line(name, _response(name, 200, body), None)
+    return Answered(name.custom_id, text, False, tokens + Tally(completed=1))
 
 
-def refused(custom_id: str, error: ApiError, tokens: Tally | None = None) -> Answered:
+def refused(name: LineName, error: ApiError, tokens: Tally | None = None) -> Answered:
     """The line for a request that the endpoint would have refused."""
-    text = _line(custom_id, _response(custom_id, error.status, error.body()), None)
-    return Answered(custom_id, text, True, (tokens or Tally()) + Tally(failed=1))
+    text = _line(name, _response(name, error.status, error.body()), None)
+    return Answered(name.custom_id, text, True, (tokens or Tally()) + Tally(failed=1))
 
 
-def undone(custom_id: str, code: str, tokens: Tally | None = None) -> Answered:
+def undone(name: LineName, code: str, tokens: Tally | None = None) -> Answered:
     """The line for a request that the batch's end came before."""
-    text = _line(custom_id, None, {"code": code, "message": WORDS[code]})
-    return Answered(custom_id, text, True, (tokens or Tally()) + Tally(failed=1))
+    text = _line(name, None, {"code": code, "message": WORDS[code]})
+    return Answered(name.custom_id, text, True, (tokens or Tally()) + Tally(failed=1))
 
 
-def _response(custom_id: str, status: int, body: dict[str, object]) -> dict[str, object]:
-    return {"status_code": status, "request_id": f"req_{_digest(custom_id)}", "body": body}
+def _response(name: LineName, status: int, body: dict[str, object]) -> dict[str, object]:
+    return {"status_code": status, "request_id": f"req_{name.digest}", "body": body}
 
 
-def _line(custom_id: str, response: dict[str, object] | None, error: dict[str, object] | None) -> bytes:
+def _line(name: LineName, response: dict[str, object] | None, error: dict[str, object] | None) -> bytes:
     record = {
-        "id": f"batch_req_{_digest(custom_id)}",
-        "custom_id": custom_id,
+        "id": f"batch_req_{name.digest}",
+        "custom_id": name.custom_id,
         "response": response,
         "error": error,
     }
     return orjson.dumps(record) + b"\n"
-
-
-def _digest(custom_id: str) -> str:
-    return sha256(custom_id.encode(errors="surrogatepass")).hexdigest()[:24]

@@ -26,7 +26,7 @@ from headway.queueing.errors import (
 from headway.queueing.events import JobResult
 from headway.queueing.ids import JobId, lane_of
 from headway.queueing.protocol import Queue
-from headway.services.batch.answered import Answered, answered, refused, undone
+from headway.services.batch.answered import Answered, LineName, answered, refused, undone
 from headway.services.batch.asked import Asked, Terms, ask
 from headway.services.batch.line import Line
 
@@ -102,7 +102,7 @@ class Flight:
         try:
             asked = ask(line, self._endpoint, self._terms(), self._models.formats)
         except ApiError as error:
-            self._done.append((part, refused(line.custom_id, error)))
+            self._done.append((part, refused(self._name(line), error)))
             return
         flying = _Flying(line, asked, part)
         self._flying.append(flying)
@@ -121,7 +121,7 @@ class Flight:
             await asyncio.sleep(0.05)
             await self._look()
         for flying in self._flying:
-            self._done.append((flying.part, undone(flying.line.custom_id, code)))
+            self._done.append((flying.part, undone(self._name(flying.line), code)))
         self._flying.clear()
 
     async def _is_ending(self, flying: _Flying, code: str) -> bool:
@@ -130,7 +130,7 @@ class Flight:
             try:
                 await self._queue.cancel(flying.job_id(index), f"{code}: the batch ended")
             except UnknownJobError:
-                self._done.append((flying.part, undone(flying.line.custom_id, code)))
+                self._done.append((flying.part, undone(self._name(flying.line), code)))
                 return False
         return True
 
@@ -168,7 +168,7 @@ class Flight:
 
     def _refuse(self, flying: _Flying, error: ApiError) -> None:
         self._flying.remove(flying)
-        self._done.append((flying.part, refused(flying.line.custom_id, error)))
+        self._done.append((flying.part, refused(self._name(flying.line), error)))
 
     async def _look(self) -> None:
         """Fetch what has ended."""
@@ -185,7 +185,11 @@ class Flight:
         self._flying = still
 
     def _answer(self, flying: _Flying, results: Sequence[JobResult]) -> Answered:
-        return answered(flying.line.custom_id, results, flying.asked.answer(results), self.end_code)
+        body = flying.asked.answer(results)
+        return answered(self._name(flying.line), results, body, self.end_code)
+
+    def _name(self, line: Line) -> LineName:
+        return LineName(self._terms().batch_id, line.custom_id)
 
     async def _look_at(self, flying: _Flying) -> None:
         count = len(flying.asked.jobs) if self.end_code is not None else flying.posted

@@ -14,7 +14,7 @@ from headway.gateway.model_directory import ModelDirectory
 from headway.queueing.batch import Checked, EndState, NewBatch, Tally, total
 from headway.queueing.batch_store import BatchStore
 from headway.queueing.protocol import Queue
-from headway.services.batch.answered import undone
+from headway.services.batch.answered import LineName, undone
 from headway.services.batch.asked import Terms
 from headway.services.batch.flight import Flight
 from headway.services.batch.line import Line, raw_lines, read_line
@@ -128,7 +128,7 @@ class Work:
             number = self._todo.popleft()
             part = self._open[number] = OpenPart(self._asked.batch_id, number, self._lines(number))
             while (line := part.next_line()) is not None:
-                part.take(undone(line.custom_id, code))
+                part.take(undone(LineName(self._asked.batch_id, line.custom_id), code))
             await self._commit(part)
 
     def close(self) -> None:
