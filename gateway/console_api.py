@@ -6,14 +6,14 @@ It shows all tenants to whoever may look, so it asks for an administrator's key 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from headway.gateway.console_feed import ConsoleFeed
 from headway.gateway.console_guard import ConsoleGuard
+from headway.gateway.errors import invalid_request
 from headway.gateway.event_stream import EventStreamWriter, serve
 from headway.gateway.gateway import Gateway
 from headway.gateway.job_objects import status_object
@@ -40,20 +40,21 @@ def console_api(gateway: Gateway) -> APIRouter:
     async def jobs(
         model: str | None = None,
         tenant: str | None = None,
-        limit: Annotated[int, Query(ge=1, le=MOST_JOBS)] = 100,
+        limit: str = "100",
     ) -> Response:
         """Jobs that wait, run and ended lately, of one model or of all."""
+        most = _number_of_jobs(limit)
         fleet = await gateway.models.fleet()
         found: dict[str, list[dict[str, object]]] = {"waiting": [], "running": [], "ended": []}
         for name in fleet.served if model is None else (model,):
-            waiting = await gateway.queue.waiting_jobs(name, tenant=tenant, limit=limit)
-            running = await gateway.queue.running_jobs(name, MOST_JOBS if tenant else limit)
-            ended = await gateway.queue.recent_jobs(name, MOST_JOBS if tenant else limit)
+            waiting = await gateway.queue.waiting_jobs(name, tenant=tenant, limit=most)
+            running = await gateway.queue.running_jobs(name, MOST_JOBS if tenant else most)
+            ended = await gateway.queue.recent_jobs(name, MOST_JOBS if tenant else most)
             found["waiting"] += [_row(job) for job in waiting]
             found["running"] += [_row(job) for job in running if tenant in {None, job.tenant}]
             found["ended"] += [_ended_row(job) for job in ended if tenant in {None, job.tenant}]
         now = round(gateway.wall_clock() * 1000)
-        return json_response({"at_ms": now} | {stage: rows[:limit] for stage, rows in found.items()})
+        return json_response({"at_ms": now} | {stage: rows[:most] for stage, rows in found.items()})
 
     @router.get("/jobs/{job_id}")
     async def job(job_id: str) -> Response:
@@ -88,6 +89,12 @@ class LiveStream(Response):
                 await serve(self._gateway, work, writer, receive, abandon=_leave, job_ids=tuple[str, ...])
             finally:
                 record_of(scope).note(error=writer.failure.code if writer.failure else None)
+
+
+def _number_of_jobs(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text[:9]) <= MOST_JOBS:
+        raise invalid_request(f"limit is a number of jobs from 1 to {MOST_JOBS}", param="limit")
+    return int(text)
 
 
 async def _leave(reason: str) -> None:

@@ -10,7 +10,8 @@ export const GAP = 10;
 export function drawStrips(context, view, worker, x) {
   const c = colours();
   const shown = worker.steps.slice(view.first);
-  const slowest = Math.max(1, ...shown.map((step) => Math.max(step.real, step.predicted)));
+  // By what was, not by what was feared: a prediction beyond it is drawn at the top.
+  const slowest = 1.1 * Math.max(1, ...shown.map((step) => step.real));
   context.save();
   context.font = "10.5px ui-sans-serif, system-ui, sans-serif";
   context.fillStyle = c.lane;
@@ -23,7 +24,7 @@ export function drawStrips(context, view, worker, x) {
   shown.forEach((step, place) => {
     const left = x(view.first + place);
     drawUse(context, view, left, worker.blocks ? Math.min(1, step.blocks / worker.blocks) : 0);
-    drawTime(context, view, left, step.real / slowest, step.predicted / slowest);
+    drawTime(context, view, left, step.real / slowest, Math.min(1, step.predicted / slowest));
   });
   context.restore();
 }
@@ -55,5 +56,5 @@ function words(context, view, worker, slowest) {
   context.fillStyle = c.muted;
   context.fillText(isWide ? "KV blocks" : "KV", 4, view.kvTop + 27);
   context.fillText(isWide ? "step time" : "step", 4, view.timeTop + 27);
-  if (isWide) context.fillText(`top ${duration(slowest / 1000)}`, 4, view.timeTop + 41);
+  if (isWide) context.fillText(`top ${duration(slowest / 1100)}`, 4, view.timeTop + 41);
 }
