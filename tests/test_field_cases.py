@@ -12,13 +12,14 @@ NAMED = re.compile(r"`([\w/]+\.py)::(test_\w+)`")
 
 def test_each_case_has_a_test_or_says_why_it_cannot_occur() -> None:
     rows = ROW.findall((TESTS / "field_cases.md").read_text())
-    assert [int(number) for number, _, _ in rows] == list(range(1, 25))
+    assert [int(number) for number, _, _ in rows] == list(range(1, len(rows) + 1))
+    assert len(rows) >= 36
     for number, _, here in rows:
         assert NAMED.search(here) or "Cannot occur: " in here, f"case {number}"
 
 
 def test_every_test_of_the_list_exists() -> None:
     named = NAMED.findall((TESTS / "field_cases.md").read_text())
-    assert len(named) >= 24
+    assert len(named) >= 60
     for file, name in named:
         assert f"def {name}(" in (TESTS / file).read_text(), f"{file}::{name}"
