@@ -14,6 +14,13 @@ from headway.gateway.request_shape import Shape
 NAME_PATTERN: Final = r"^[A-Za-z0-9_\-]{1,64}$"
 
 
+_OF_OTHERS: Final = (
+    *("additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames"),
+    *("$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"),
+)
+"""Where one of these stands, other properties than the named may be meant."""
+
+
 class Function(Shape):
     """What a function is for and what it takes (JSON Schema); without ``parameters`` it takes nothing."""
 
@@ -131,10 +138,10 @@ def calls_schema(tools: Sequence[Tool], *, most: int | None) -> dict[str, Any]:
 
 
 def arguments_schema(tool: Tool) -> dict[str, Any]:
-    """JSON Schema of one call's arguments."""
-    if not tool.function.parameters:
-        return {"type": "object", "properties": {}, "additionalProperties": False}
-    return tool.function.parameters
+    """JSON Schema of one call's arguments: the named ones, unless its schema speaks of others."""
+    schema = tool.function.parameters or {"type": "object", "properties": {}}
+    is_open = "properties" not in schema or any(keyword in schema for keyword in _OF_OTHERS)
+    return schema if is_open else schema | {"additionalProperties": False}
 
 
 def text_parameters(tools: Sequence[Tool]) -> dict[str, frozenset[str]]:
