@@ -74,9 +74,6 @@ class StepMetrics:
         A look a second misses nothing: the timeline holds 2,048 steps.
         """
         events = self._new_events()
-        for key in self._ended:  # a step that ran while its request ended is in this look at the latest
-            self._tenants.pop(key, None)
-        self._ended = [event.key for event in events if event.happening is Happening.FINISHED]
         self._tenants.update((event.key, event.tenant) for event in events)
         tokens: Counter[str] = Counter()
         seconds: defaultdict[str, float] = defaultdict(float)
@@ -93,6 +90,9 @@ class StepMetrics:
             label = self._label(tenant)
             self._tokens.labels(self._model, label).inc(count)
             self._seconds.labels(self._model, label).inc(seconds[tenant])
+        for key in self._ended:  # a step that ran while its request ended was in this look at the latest
+            self._tenants.pop(key, None)
+        self._ended = [event.key for event in events if event.happening is Happening.FINISHED]
         return events
 
     def _observe(self, step: StepEvent) -> None:
