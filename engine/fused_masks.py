@@ -53,7 +53,8 @@ class FusedMasks:
     def masked(self, bucket_rows: int, rows: Sequence[FusedRow], maker: MaskMaker, piece: int) -> Tensor:
         """Launch: the kept logits, less what their rows may not choose. GrammarError: a row cannot go on."""
         masks = maker.begin(
-            wishes_of([(row.request.grammar, row.request.sampling, row.index, row.guessed) for row in rows])
+            wishes_of([(row.request.grammar, row.request.sampling, row.index, row.guessed) for row in rows]),
+            unpacked=False,
         )
         places = [i for i, row in enumerate(rows) if row.request.grammar is not None]
         logits = self._logits[:bucket_rows]
@@ -66,7 +67,10 @@ class FusedMasks:
         count = len(places)
         if count > len(self._bits):
             self._make_masks(max(FEWEST_ROWS, next_power_of_two(count)))
-        given: tuple[NDArray[np.int32], NDArray[np.int32]] = masks.bits(), np.array(places, dtype=np.int32)
+        given: tuple[NDArray[np.int32], NDArray[np.int32]] = (
+            masks.wait().bits,
+            np.array(places, dtype=np.int32),
+        )
         for array, host, near in zip(given, self._hosts[piece], (self._bits, self._rows), strict=True):
             as_array(host)[:count] = array
             near[:count].copy_(host[:count], non_blocking=True)

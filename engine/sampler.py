@@ -16,7 +16,7 @@ from headway.engine.drafts import drafts_of, sampling_rows
 from headway.engine.token_history import TokenHistory
 from headway.engine.token_masks import MaskMaker, StepMasks, wishes_of
 from headway.engine.values import Chunk, Logprobs, Sampled
-from headway.kernels.host_arrays import float_list, float_rows, int_list, int_rows, to_device
+from headway.kernels.host_arrays import as_array, float_list, float_rows, int_list, int_rows, to_device
 from headway.kernels.sampling import (
     PenaltyEntries,
     apply_penalties,
@@ -52,6 +52,13 @@ class SamplingRow:
         return known.followed_by(self.guessed) if known is not None and self.guessed else known
 
     @property
+    def forced(self) -> int | None:
+        """The token that its form leaves no choice about, where nobody asks how likely it was."""
+        if self.masks is None or self.answer.sampling.logprobs is not None:
+            return None
+        return self.masks.forced(self.mask_place)
+
+    @property
     def takes_most_likely(self) -> bool:
         """Whether the largest raw logit decides alone, and nobody asks for more than the token."""
         sampling = self.answer.sampling
@@ -79,7 +86,7 @@ def masked(rows: Sequence[SamplingRow], maker: MaskMaker | None) -> Sequence[Sam
     wishes = wishes_of([(row.answer.grammar, row.answer.sampling, row.index, row.guessed) for row in rows])
     if not wishes or maker is None:
         return rows
-    masks, places = maker.begin(wishes), count()
+    masks, places = maker.begin(wishes, unpacked=True), count()
     return [
         row if row.answer.grammar is None else replace(row, masks=masks, mask_place=next(places))
         for row in rows
@@ -94,7 +101,16 @@ class Sampler:
         self._eos_token_ids = eos_token_ids
 
     def sample(self, logits: Tensor, rows: Sequence[SamplingRow]) -> tuple[Sampled, ...]:
-        """Tokens for ``logits`` [rows, vocab] float32, which are adjusted in place."""
+        """Tokens for ``logits`` [rows, vocab] float32, which may be adjusted in place."""
+        open_rows = [i for i, row in enumerate(rows) if row.forced is None]
+        if len(open_rows) == len(rows):
+            return self._sample(logits, rows)
+        chosen = iter(self._sample(logits[open_rows], [rows[i] for i in open_rows]) if open_rows else ())
+        return tuple(
+            [next(chosen) if row.forced is None else Sampled(row.answer.key, row.forced) for row in rows]
+        )
+
+    def _sample(self, logits: Tensor, rows: Sequence[SamplingRow]) -> tuple[Sampled, ...]:
         self._penalise(logits, rows)
         self._bias(logits, rows)
         _constrain(logits, rows)
@@ -179,9 +195,14 @@ def likely(token_ids: Sequence[int], values: Sequence[float]) -> tuple[tuple[int
 def _constrain(logits: Tensor, rows: Sequence[SamplingRow]) -> None:
     """Leave each row only what its mask allows; waits for the masks."""
     for i, row in enumerate(rows):
-        if row.masks is not None:
-            forbidden = to_device(row.masks.forbidden(row.mask_place), logits.device)
-            logits[i].masked_fill_(forbidden, -math.inf)
+        if row.masks is None:
+            continue
+        forbidden = row.masks.forbidden(row.mask_place)
+        if logits.device.type == "cpu":
+            # torch would divide a row's 20 µs among threads, and wait for them where the cores are busy.
+            np.copyto(as_array(logits[i]), np.float32(-math.inf), where=forbidden)
+        else:
+            logits[i].masked_fill_(to_device(forbidden, logits.device), -math.inf)
 
 
 def _draw(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:

@@ -53,23 +53,37 @@ def wishes_of(rows: Sequence[Row]) -> list[MaskWish]:
     return wishes
 
 
+class Masks(NamedTuple):
+    """The masks of one step, row by row in the order of the wishes."""
+
+    bits: NDArray[np.int32]
+    """[rows, words], little end first."""
+    forbidden: NDArray[np.bool_] | None
+    """[rows, vocab], if that was asked for."""
+    forced: dict[int, int]
+    """Of rows that leave one token only, which it is."""
+
+
 class StepMasks:
-    """The masks of one step, row by row in the order of the wishes; to be waited for."""
+    """The masks of one step, to be waited for."""
 
-    def __init__(self, future: Future[NDArray[np.int32]], vocab_size: int) -> None:
+    def __init__(self, future: Future[Masks]) -> None:
         self._future = future
-        self._vocab_size = vocab_size
-        self._forbidden: NDArray[np.bool_] | None = None
 
-    def bits(self) -> NDArray[np.int32]:
-        """[rows, words], little end first. GrammarError: an answer cannot be held to its form any longer."""
+    def wait(self) -> Masks:
+        """GrammarError: an answer cannot be held to its form any longer."""
         return self._future.result()
+
+    def forced(self, place: int) -> int | None:
+        """The only token that a row may choose; None: there are more."""
+        return self.wait().forced.get(place)
 
     def forbidden(self, place: int) -> NDArray[np.bool_]:
         """[vocab] of one row: what it may not choose."""
-        bits = np.unpackbits(self.bits()[place].view(np.uint8), bitorder="little")
-        forbidden: NDArray[np.bool_] = bits[: self._vocab_size] == 0
-        return forbidden
+        forbidden = self.wait().forbidden
+        assert forbidden is not None, "nobody asked for it"
+        row: NDArray[np.bool_] = forbidden[place]
+        return row
 
 
 class MaskMaker:
@@ -79,7 +93,7 @@ class MaskMaker:
         self._vocab_size = grammars.vocab_size
         self._executor = grammars.executor
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="masks")
-        self._under_way: Future[NDArray[np.int32]] | None = None
+        self._under_way: Future[Masks] | None = None
 
     def settle(self) -> None:
         """Return when nobody works on a state any more, though a step failed before it waited for its
@@ -88,13 +102,13 @@ class MaskMaker:
             wait((self._under_way,))
             self._under_way = None
 
-    def begin(self, wishes: Sequence[MaskWish]) -> StepMasks:
-        """Begin the masks of a step."""
+    def begin(self, wishes: Sequence[MaskWish], *, unpacked: bool) -> StepMasks:
+        """Begin the masks of a step; ``unpacked``: also one bool per token."""
         self.settle()
-        self._under_way = self._thread.submit(self._make, tuple(wishes))
-        return StepMasks(self._under_way, self._vocab_size)
+        self._under_way = self._thread.submit(self._make, tuple(wishes), unpacked)
+        return StepMasks(self._under_way)
 
-    def _make(self, wishes: Sequence[MaskWish]) -> NDArray[np.int32]:
+    def _make(self, wishes: Sequence[MaskWish], unpacked: bool) -> Masks:
         rows = sum(1 + len(wish.guesses) for wish in wishes)
         masks = allocate_token_bitmask(rows, self._vocab_size)  # that allow everything
         self._fill(wishes, masks)
@@ -105,7 +119,12 @@ class MaskMaker:
             for place in range(1 + len(wish.guesses)):
                 _hold_off_ends(masks[row], wish, wish.first + place)
                 row += 1
-        return masks
+        return Masks(masks, self._forbidden(masks) if unpacked else None, _forced(masks))
+
+    def _forbidden(self, masks: NDArray[np.int32]) -> NDArray[np.bool_]:
+        bits = np.unpackbits(masks.view(np.uint8), axis=1, count=self._vocab_size, bitorder="little")
+        forbidden: NDArray[np.bool_] = bits == 0
+        return forbidden
 
     def _fill(self, wishes: Sequence[MaskWish], masks: NDArray[np.int32]) -> None:
         """Rows behind a guess that does not fit stay as they are: the guess is wrong, so nobody wants
@@ -124,6 +143,15 @@ class MaskMaker:
             fill_next_token_bitmask_par(self._executor, plain, masks)
         if guessed:
             fill_next_token_bitmask_par_with_draft_tokens(self._executor, guessed, masks)
+
+
+def _forced(masks: NDArray[np.int32]) -> dict[int, int]:
+    words = masks.view(np.uint32)
+    forced: dict[int, int] = {}
+    for row in np.flatnonzero(np.bitwise_count(words).sum(axis=1) == 1):
+        word = int(np.flatnonzero(words[row])[0])
+        forced[int(row)] = WORD_BITS * word + int(words[row, word]).bit_length() - 1
+    return forced
 
 
 def _hold_off_ends(mask: NDArray[np.int32], wish: MaskWish, index: int) -> None:
