@@ -32,7 +32,7 @@ async def test_case_25_readers_of_a_worker_that_died_are_told_the_end(url: str, 
     queue = MemoryQueue(QueueSettings(lease_seconds=0.2, max_attempts=1, poll_seconds=0.05))
     await queue.heartbeat(card(), ttl_seconds=60)
     rig = Rig(queue, None)  # type: ignore[arg-type]  # it has no worker that lives
-    async with rig.client(rig.app(first_event_seconds=30.0)) as http:
+    async with rig.client(rig.app(first_event_seconds=30.0, read_wait_seconds=30.0)) as http:
         asking = asyncio.create_task(http.post(url, json=body))
         while not await queue.claim(MODEL, "w-dead", 1):  # it takes the job, and dies
             await asyncio.sleep(0.01)
@@ -56,7 +56,7 @@ async def test_case_25_a_malformed_position_is_refused_and_replays_nothing(
 ) -> None:
     job_id = await post_job(rig)
     made = (await http.post(RESPONSES_URL, json=HI)).json()["id"]
-    header = {"Last-Event-ID": text.encode()}
+    header = {b"last-event-id": text.encode()}
     for path, ways in (
         (f"/v1/jobs/{job_id}/stream", {"after": text}),
         (f"{RESPONSES_URL}/{made}?stream=true", {"starting_after": text, "stream": "true"}),
