@@ -140,8 +140,7 @@ export class Lanes {
 
   #lane(context, view, request) {
     if (request.lane < 0 || (request.end && request.end.step < view.oldest)) return;
-    const top = request.lane * view.row;
-    const tall = view.row >= 4 ? view.row - 1 : view.row;
+    const { top, tall } = this.#place(view, request.lane);
     const worker = this.worker;
     context.save();
     context.beginPath();
@@ -159,6 +158,14 @@ export class Lanes {
     context.globalAlpha = 1;
     if (view.row >= 4) this.#edges(context, view, request, top, tall);
     context.restore();
+  }
+
+  // On whole pixels of the screen, or thin lanes would run into each other.
+  #place(view, lane) {
+    const ratio = window.devicePixelRatio || 1;
+    const top = Math.round(lane * view.row * ratio) / ratio;
+    const below = Math.round((lane + 1) * view.row * ratio) / ratio;
+    return { top, tall: Math.max(1 / ratio, below - top - (view.row >= 4 ? 1 : 0)) };
   }
 
   #colour(request, decodes) {
@@ -215,9 +222,9 @@ export class Lanes {
     const isRoomy = view.row >= 12 && view.gutter > 60;
     for (const holder of this.worker.lanes) {
       if (typeof holder === "number" || holder.lane >= this.lanes) continue;
-      const top = holder.lane * view.row;
+      const { top, tall } = this.#place(view, holder.lane);
       context.fillStyle = this.paint === "tenant" ? tenantColour(holder.tenant) : classColour(holder.cls);
-      context.fillRect(view.gutter - 4, top, 3, view.row >= 4 ? view.row - 1 : view.row);
+      context.fillRect(view.gutter - 4, top, 3, tall);
       if (isRoomy) {
         context.fillStyle = c.muted;
         context.fillText(shortened(context, holder.tenant || "–", view.gutter - 14), 4, top + view.row / 2);
