@@ -53,6 +53,7 @@ def run_batch_worker(settings: BatchSettings) -> int:
 
     def ready(**_: Any) -> None:
         clock.start()
+        app.send_task("headway.due", expires=10)  # what waits for us need not wait for the clock
         _log.info("ready", concurrency=settings.concurrency)
 
     def stopping(**_: Any) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
-from tests.gateway.conftest import Rig, over
-from tests.gateway.scripted_worker import Script
+from tests.gateway.conftest import Rig
+from tests.gateway.scripted_worker import Script, ScriptedWorker
 
 from headway.queueing.batch import Batch, NewBatch
+from headway.queueing.claims import Claim
 from headway.queueing.memory_queue import MemoryQueue
 from headway.queueing.protocol import Queue
 from headway.queueing.stored_file import StoredFile
@@ -37,6 +41,10 @@ def jsonl(*lines: dict[str, object]) -> bytes:
     return b"".join(orjson.dumps(line) + b"\n" for line in lines)
 
 
+Lines = dict[str, dict[str, Any]]
+"""By custom id."""
+
+
 @dataclass(slots=True)
 class Service:
     """The batch service of a test."""
@@ -51,7 +59,11 @@ class Service:
         return Surroundings(self.queue, self.storage, self.settings, time.monotonic, self.stops)
 
     async def post(
-        self, *lines: dict[str, object], seconds: float = 3600, endpoint: str = ENDPOINT, raw: bytes | None = None
+        self,
+        *lines: dict[str, object],
+        seconds: float = 3600,
+        endpoint: str = ENDPOINT,
+        raw: bytes | None = None,
     ) -> str:
         """A batch of these lines, as the gateway writes it down."""
         store = self.queue.batch_store
@@ -77,13 +89,15 @@ class Service:
         assert batch is not None
         return batch
 
-    async def results(self, batch_id: str) -> tuple[dict[str, dict[str, object]], dict[str, dict[str, object]]]:
+    async def results(
+        self, batch_id: str
+    ) -> tuple[dict[str, dict[str, object]], dict[str, dict[str, object]]]:
         """Output and errors by custom id; fails if one is there twice."""
         outcome = (await self.batch(batch_id)).outcome
         assert outcome is not None
         return await self._lines(outcome.output_file_id), await self._lines(outcome.error_file_id)
 
-    async def _lines(self, file_id: str | None) -> dict[str, dict[str, object]]:
+    async def _lines(self, file_id: str | None) -> Lines:
         if file_id is None:
             return {}
         file = await self.queue.batch_store.file(file_id)
@@ -96,10 +110,27 @@ class Service:
         return found
 
 
+@dataclass(slots=True)
+class HoldingWorker(ScriptedWorker):
+    """Stands still at a job whose text is ``hold``, until it is cancelled."""
+
+    async def _answer(self, claim: Claim, script: Script) -> None:
+        if b'"hold"' in claim.body:
+            script = replace(script, hold_at=0)
+        # Not super(): a dataclass with slots is another class than the one that its methods were made in.
+        await ScriptedWorker._answer(self, claim, script)
+
+
 @pytest.fixture
 async def rig() -> AsyncGenerator[Rig]:
-    async with over(MemoryQueue(), Script()) as made:
-        yield made
+    queue = MemoryQueue()
+    worker = HoldingWorker(queue)
+    running = asyncio.create_task(worker.run())
+    await worker.is_up.wait()
+    yield Rig(queue, worker)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
 
 
 @pytest.fixture
