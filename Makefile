@@ -4,7 +4,7 @@ PYTHON ?= python3
 export PYTHON
 BIN := .venv/bin
 
-.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak deterministic chaos bench-queue bench-stalled bench-engine bench-peers soak-memory gpu-check format constraints clean
+.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak deterministic chaos bench-queue bench-stalled bench-structured bench-engine bench-peers soak-memory gpu-check format constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -58,6 +58,9 @@ soak-memory: setup ## does a worker's memory grow under half an hour of mixed jo
 
 gpu-check: setup ## every kernel and the engine on this machine's GPU, against the CPU and the chip's limits (under 8 minutes)
 	@$(BIN)/python ops/gpu_check $(ARGS)
+
+bench-structured: setup ## what it costs to hold 16 answers to a JSON Schema, in turns with free ones (about 5 minutes)
+	@$(BIN)/python ops/bench/structured.py $(ARGS)
 
 bench-engine: setup ## the engine alone: tokens per second and per-step budget by kernels and weights (about 10 minutes)
 	@$(BIN)/python ops/bench/engine.py $(ARGS)
