@@ -1,4 +1,4 @@
-"""``GET /``: what is here. The console page takes this place when it comes."""
+"""``GET /``: what is here, for programs and for whoever looks with curl; people find ``/console/``."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def index_routes(gateway: Gateway) -> APIRouter:
             "metrics": "GET /metrics",
             "schema": "GET /openapi.json",
         }
-        about = {"name": "headway", "version": gateway.settings.version}
+        about = {"name": "headway", "version": gateway.settings.version, "console": "/console/"}
         return json_response(about | {"open_mode": await gateway.callers.is_open(), "endpoints": endpoints})
 
     return router
