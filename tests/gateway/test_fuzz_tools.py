@@ -135,12 +135,14 @@ def nodes(value: Any) -> list[tuple[Any, Any]]:
 def changed(rng: random.Random) -> tuple[str, dict[str, Any]]:
     url, body = copy.deepcopy(rng.choice(VALID))
     for _ in range(rng.choice((1, 1, 2, 4))):
-        holder, key = rng.choice(nodes(body))
+        holder, key = rng.choice(nodes(body) or [(body, "x")])
         match rng.randrange(4):
             case 0 if isinstance(holder, dict):
-                del holder[key]
+                holder.pop(key, None)
             case 1 if isinstance(holder, dict):
-                holder[rng.choice(("type", "x", "name", "$ref", "content", "schema"))] = rng.choice(VALUES)
+                holder[rng.choice(("type", "x", "name", "$ref", "content", "schema"))] = copy.deepcopy(
+                    rng.choice(VALUES)
+                )
             case 2 if isinstance(holder, list):
                 holder.append(copy.deepcopy(rng.choice([holder[key], *VALUES])))
             case _:
