@@ -4,7 +4,7 @@ PYTHON ?= python3
 export PYTHON
 BIN := .venv/bin
 
-.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak deterministic chaos bench-queue bench-stalled bench-structured bench-engine bench-peers soak-memory gpu-check format constraints clean
+.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak soak-batch deterministic chaos bench-queue bench-stalled bench-structured bench-engine bench-peers soak-memory gpu-check format constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -40,6 +40,9 @@ soak: dev ## random walks of 10⁶ steps and every mutant (about 25 minutes on o
 
 deterministic: dev ## 50 answers of the demo model, bit for bit alone, in batches, preempted and resumed (about 10 minutes)
 	@$(BIN)/pytest -m soak --timeout=0 tests/engine/test_deterministic_smollm2.py $(ARGS)
+
+soak-batch: dev ## 50,000 lines, 200 MB, on the scripted model while its Celery workers are killed 20 times (about 8 minutes)
+	@$(BIN)/python -m tests.services.batch.soak $(ARGS)
 
 chaos: dev ## jobs stream while workers, server, network and clocks fail (21 minutes; ARGS="--seed 7 --seconds 60")
 	@$(BIN)/python -m tests.chaos $(ARGS)

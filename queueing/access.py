@@ -25,8 +25,11 @@ _PRODUCER_COMMANDS: Final = (
     "rpush set strlen time type xadd xlen xrange xread xrevrange zadd zcard zcount zrange zrangebyscore zrem "
     "zscore"
 )
-_GATEWAY_COMMANDS: Final = f"{_PRODUCER_COMMANDS} lrange scan smembers xdel"
-_WORKER_COMMANDS: Final = f"{_GATEWAY_COMMANDS} lindex lpop sadd xgroup zpopmin zremrangebyscore"
+_SHARED_COMMANDS: Final = f"{_PRODUCER_COMMANDS} lrange scan smembers xdel"
+_RECORD_COMMANDS: Final = "hsetnx zrank zrevrank"
+"""What records of files and batches take beside the others."""
+_GATEWAY_COMMANDS: Final = f"{_SHARED_COMMANDS} {_RECORD_COMMANDS}"
+_WORKER_COMMANDS: Final = f"{_SHARED_COMMANDS} lindex lpop sadd xgroup zpopmin zremrangebyscore"
 
 _ALWAYS: Final = "client|setname cluster|slots psubscribe wait"
 """What connecting, finding the nodes of a Cluster, hearing hints and ``?replicas=`` take."""
@@ -96,7 +99,7 @@ WORKER: Final = Role(
 ADMIN: Final = Role(
     "admin",
     _functions(_GATEWAY_FUNCTIONS, _WORKER_FUNCTIONS, _ADMIN_FUNCTIONS),
-    tuple(_WORKER_COMMANDS.split()),
+    tuple(f"{_WORKER_COMMANDS} {_RECORD_COMMANDS}".split()),
     (*_ALWAYS.split(), *_SELF_CHECK.split(), "config|get", "cluster|nodes"),
 )
 """Whoever runs ``headway doctor``, ``tenants``, ``keys``, ``jobs`` and ``dlq``."""
@@ -154,6 +157,7 @@ _ARGUMENTS: Final = {
     "hincrby": "f 1",
     "hmget": "f",
     "hset": "f v",
+    "hsetnx": "f v",
     "lindex": "0",
     "lpos": "v",
     "lrange": "0 0",
@@ -171,8 +175,10 @@ _ARGUMENTS: Final = {
     "zcount": "0 0",
     "zrange": "0 0",
     "zrangebyscore": "0 0",
+    "zrank": "v",
     "zrem": "v",
     "zremrangebyscore": "0 0",
+    "zrevrank": "v",
     "zscore": "v",
 }
 """What a command needs behind its key to be well-formed."""

@@ -20,7 +20,7 @@ class StepSettings:
     """A line that takes long holds up its part; no more lines than this many parts have are ahead of it."""
     slice_seconds: float = 120.0
     """After this long another batch gets its turn."""
-    turn_seconds: float = 12.0
+    turn_seconds: float = 6.0
     """A killed worker's batches are taken over after this long at the latest."""
     shortest_look_seconds: float = 0.02
     longest_look_seconds: float = 1.0
