@@ -81,6 +81,7 @@ def create_app(
         clock=clock,
         wall_clock=wall_clock,
         errands=errands,
+        has_files=blobs is not None,
         constraints=ConstraintChecks(constraint_refusal),
         traces=traces,
     )

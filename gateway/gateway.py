@@ -36,6 +36,8 @@ class Gateway:
     """Seconds since the epoch, for ``created``."""
     errands: Errands
     constraints: ConstraintChecks
+    has_files: bool = False
+    """Whether it has a place for files, and so takes batches."""
     stopping: Stopping = field(default_factory=Stopping)
     traces: RequestTraces | None = None
     """Who is told of each request's span; None: nobody traces."""

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from fastapi import APIRouter
 from starlette.responses import Response
 
 from headway.gateway.gateway import Gateway
 from headway.gateway.json_response import json_response
+
+_FILES: Final = {
+    "file_upload": "POST /v1/files",
+    "files": "GET /v1/files",
+    "file": "GET /v1/files/{file_id}",
+    "file_content": "GET /v1/files/{file_id}/content",
+    "file_delete": "DELETE /v1/files/{file_id}",
+    "batch_create": "POST /v1/batches",
+    "batches": "GET /v1/batches",
+    "batch": "GET /v1/batches/{batch_id}",
+    "batch_cancel": "POST /v1/batches/{batch_id}/cancel",
+}
 
 
 def index_routes(gateway: Gateway) -> APIRouter:
@@ -49,6 +63,8 @@ def index_routes(gateway: Gateway) -> APIRouter:
             "metrics": "GET /metrics",
             "schema": "GET /openapi.json",
         }
+        if gateway.has_files:
+            endpoints |= _FILES
         about = {"name": "headway", "version": gateway.settings.version, "console": "/console/"}
         return json_response(about | {"open_mode": await gateway.callers.is_open(), "endpoints": endpoints})
 

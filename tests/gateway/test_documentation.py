@@ -17,16 +17,21 @@ from headway.gateway.response_requests import ResponseRequest
 from headway.gateway.settings import GatewaySettings
 from headway.queueing.events import CALLERS_FAULT
 from headway.queueing.memory_queue import MemoryQueue
+from headway.services.batch.storage import GatewayBlobs, Storage
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("http-api.md", "admin.md"))
 
 
 @pytest.fixture
-def app() -> FastAPI:
-    registry = CollectorRegistry()
+def app(tmp_path: Path) -> FastAPI:
     return create_app(
-        MemoryQueue(), GatewaySettings(), registry=registry, clock=lambda: 0.0, wall_clock=lambda: 0.0
+        MemoryQueue(),
+        GatewaySettings(),
+        registry=CollectorRegistry(),
+        clock=lambda: 0.0,
+        wall_clock=lambda: 0.0,
+        blobs=GatewayBlobs(Storage(str(tmp_path))),
     )
 
 
