@@ -16,12 +16,17 @@ Tokens without text of their own (half a character, a possible stop string) leav
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from headway.gateway.response_objects import ResponseForm, shown_logprobs, text_part
 from headway.gateway.sse import frame
 from headway.queueing.events import Cursor, EndEvent, EndReason, JobResult, TokenEvent
+
+_Body = dict[str, object]
+_Made = tuple[int, str, _Body]
+"""Number, type, and what else the event says."""
 
 BEFORE_TOKENS: Final = 3
 AT_END: Final = 5
@@ -79,20 +84,21 @@ class ResponseEvents:
         form, first = self._form, BEFORE_TOKENS + event.cursor.tokens
         choice = result.choices[0] if result.choices else None
         has_message = bool(choice and choice.text) or event.reason in _LAST
-        made: list[tuple[int, str, dict[str, object]]] = []
+        made: list[_Made] = []
         if has_message:
             text, logprobs = (choice.text, choice.logprobs) if choice else ("", ())
-            part = self._place() | {"content_index": 0}
+            part: _Body = self._place() | {"content_index": 0}
             tail = event.choices[0].tail if event.choices else ""
             if tail:
-                delta = part | {"delta": tail, "logprobs": []}
+                delta: _Body = part | {"delta": tail, "logprobs": shown_logprobs(())}
                 made.append((first + 1, "response.output_text.delta", delta))
-            done = part | {"text": text, "logprobs": shown_logprobs(logprobs)}
+            done: _Body = part | {"text": text, "logprobs": shown_logprobs(logprobs)}
+            closed: _Body = part | {"part": text_part(text, logprobs)}
             status = "completed" if event.reason is EndReason.STOP else "incomplete"
-            item = {"output_index": 0, "item": form.message(status, text, logprobs)}
+            item: _Body = {"output_index": 0, "item": form.message(status, text, logprobs)}
             made += [
                 (first + 2, "response.output_text.done", done),
-                (first + 3, "response.content_part.done", part | {"part": text_part(text, logprobs)}),
+                (first + 3, "response.content_part.done", closed),
                 (first + 4, "response.output_item.done", item),
             ]
         last = _LAST.get(event.reason, "response.failed")
@@ -105,8 +111,8 @@ class ResponseEvents:
             return []
         self._is_open = True
         form = self._form
-        item = {"output_index": 0, "item": form.message("in_progress", "", is_open=True)}
-        part = self._place() | {"content_index": 0, "part": text_part("")}
+        item: _Body = {"output_index": 0, "item": form.message("in_progress", "", is_open=True)}
+        part: _Body = self._place() | {"content_index": 0, "part": text_part("")}
         return self._wanted(
             [
                 (1, "response.in_progress", {"response": form.begun("in_progress")}),
@@ -122,6 +128,6 @@ class ResponseEvents:
     def _place(self) -> dict[str, object]:
         return {"item_id": self._form.message_id, "output_index": 0}
 
-    def _wanted(self, made: list[tuple[int, str, dict[str, object]]]) -> list[ResponseEvent]:
+    def _wanted(self, made: Sequence[_Made]) -> list[ResponseEvent]:
         """Those that the reader does not have."""
         return [ResponseEvent(*each) for each in made if each[0] > self._after]

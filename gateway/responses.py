@@ -137,7 +137,7 @@ def _page(form: ResponseForm, request: Request) -> dict[str, object]:
     order, text, after = query.get("order", "desc"), query.get("limit", "20"), query.get("after")
     if order not in ("asc", "desc"):
         raise invalid_request("'order' is asc or desc", param="order")
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:4]) <= MOST_ITEMS:
+    if not (text.isascii() and text.isdigit() and len(text) < 4 and 1 <= int(text) <= MOST_ITEMS):
         raise invalid_request(f"'limit' is a number from 1 to {MOST_ITEMS}", param="limit")
     items = items_of(input_of(form.job), form.message_id)
     if order == "desc":

@@ -175,13 +175,15 @@ async def test_calls_of_tools_and_their_results_are_turns(http: httpx.AsyncClien
         http,
         input=[
             {"role": "user", "content": [{"type": "input_text", "text": "hi"}]},
-            {"type": "reasoning", "summary": []},
+            {"type": "reasoning", "id": "rs_1"},
             call | {"call_id": "c1"},
             call | {"call_id": "c2"},
             {"type": "function_call_output", "call_id": "c1", "output": "1"},
         ],
     )
-    _, assistant, tool = rig.worker.seen[0].messages or ()
+    messages = rig.worker.seen[0].messages
+    assert messages is not None
+    _, assistant, tool = messages
     assert [each.id for each in assistant.tool_calls] == ["c1", "c2"]
     assert (tool.role, tool.tool_call_id, tool.content) == ("tool", "c1", "1")
 
@@ -194,6 +196,24 @@ async def test_the_input_can_be_read_again(client: AsyncOpenAI) -> None:
     found = [item async for item in newest]
     texts = [item.content[0].text for item in found if item.type == "message"]  # type: ignore[union-attr]
     assert texts == ["c", "b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ({"limit": "0"}, "limit"),
+        ({"limit": "0001" + "9" * 5000}, "limit"),
+        ({"limit": "-1"}, "limit"),
+        ({"order": "random"}, "order"),
+        ({"after": "msg_other"}, "after"),
+    ],
+)
+async def test_a_page_of_input_that_cannot_be_is_refused(
+    query: dict[str, str], param: str, http: httpx.AsyncClient
+) -> None:
+    made = await answered(http)
+    refused = await http.get(f"{URL}/{made['id']}/input_items", params=query)
+    assert (refused.status_code, error_of(refused)["param"]) == (400, param)
 
 
 async def test_a_response_that_is_not_there_cannot_be_built_upon(http: httpx.AsyncClient, rig: Rig) -> None:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ KEY = "an-administrators-key-of-tests"
 
 
 @contextmanager
-def gateway(folder: Path, redis_url: str, *options: str, **environment: str) -> Iterator[tuple[str, Path]]:
+def gateway(folder: Path, redis_url: str, *options: str, **environment: str) -> Generator[tuple[str, Path]]:
     """A running gateway: its address and its log."""
     log_path = folder / "gateway.log"
     line = [sys.executable, "-P", "-m", "headway.services.cli", "gateway", "--port", "0", *options]
