@@ -164,7 +164,7 @@ def _as_json(source: str) -> str | None:
 class _JsonNames(ast.NodeTransformer):
     """Models write JSON's names among Python's."""
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802 # ast's own spelling
+    def visit_Name(self, node: ast.Name) -> ast.expr:
         """The value that the name stands for, where it is one of JSON's."""
         if node.id in _LITERAL_NAMES:
             return ast.copy_location(ast.Constant(_LITERAL_NAMES[node.id]), node)
