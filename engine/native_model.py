@@ -68,14 +68,18 @@ class NativeModel:
         rows: Sequence[SamplingRow],
         sampler: Sampler,
     ) -> tuple[Sampled, ...]:
-        """One token per sampling row; only rows that do more than take the largest logit need theirs."""
+        """One token per sampling row; only rows that do more than take the largest logit need theirs.
+
+        Where a form leaves one token only, nothing is computed for it.
+        """
         last_tokens = [
             end - row
             for end, chunk in zip(_ends(chunks), chunks, strict=True)
             for row in range(sampling_rows(chunk), 0, -1)
         ]
-        order = sorted(range(len(rows)), key=lambda i: rows[i].takes_most_likely)
-        kept = sum(not row.takes_most_likely for row in rows)
+        forced = {i: token for i, row in enumerate(rows) if (token := row.forced) is not None}
+        order = sorted(set(range(len(rows))) - forced.keys(), key=lambda i: rows[i].takes_most_likely)
+        kept = sum(not rows[i].takes_most_likely for i in order)
         most_likely, logits = self.forward(chunks, answers, [last_tokens[i] for i in order], kept)
         tokens: list[int] = most_likely.tolist()
         sampled = (
@@ -83,7 +87,7 @@ class NativeModel:
             if kept
             else {}
         )
-        for i, token in zip(order[kept:], tokens[kept:], strict=True):
+        for i, token in (*zip(order[kept:], tokens[kept:], strict=True), *forced.items()):
             sampled[i] = Sampled(rows[i].answer.key, token)
         return tuple([sampled[i] for i in range(len(rows))])
 

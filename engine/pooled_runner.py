@@ -32,11 +32,11 @@ class PooledRunner:
         self._masks: MaskMaker | None = None
 
     def hold_to_grammars(self, tokenizer: Callable[[], Tokenizer], *, threads: int) -> None:
-        """Take constrained requests from now on; so many threads compute masks while the model runs."""
+        """Take constrained requests from now on; so many threads compute masks."""
         self.grammars = Grammars(
             tokenizer, vocab_size=self._vocab_size, end_token_ids=self._eos_token_ids, threads=threads
         )
-        self._masks = MaskMaker(self.grammars)
+        self._masks = MaskMaker(self.grammars, beside=self._cache.pools.device.type == "cuda")
 
     @property
     def block_count(self) -> int:

@@ -1,4 +1,4 @@
-"""Which tokens each constrained row of a step may choose, found out while the model computes its logits.
+"""Which tokens each constrained row of a step may choose, found out while a device computes its logits.
 
     engine's thread   tell tokens · begin ─► forward pass ═══════════════════ wait ─► choose
     mask thread                     take tokens in, fill bits ──── done ──────┘
@@ -87,9 +87,14 @@ class StepMasks:
 
 
 class MaskMaker:
-    """Makes the masks of one step after another, in a thread of its own."""
+    """Makes the masks of one step after another.
 
-    def __init__(self, grammars: Grammars) -> None:
+    ``beside``: in a thread of its own, while a device computes. Else before the forward pass: where the model
+    takes every core, a thread beside it holds all of them up at each of its barriers.
+    """
+
+    def __init__(self, grammars: Grammars, *, beside: bool) -> None:
+        self._beside = beside
         self._vocab_size = grammars.vocab_size
         self._executor = grammars.executor
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="masks")
@@ -103,10 +108,14 @@ class MaskMaker:
             self._under_way = None
 
     def begin(self, wishes: Sequence[MaskWish], *, unpacked: bool) -> StepMasks:
-        """Begin the masks of a step; ``unpacked``: also one bool per token."""
+        """Begin the masks of a step; ``unpacked``: also one bool per token. May raise what ``wait`` does."""
         self.settle()
-        self._under_way = self._thread.submit(self._make, tuple(wishes), unpacked)
-        return StepMasks(self._under_way)
+        if self._beside:
+            self._under_way = self._thread.submit(self._make, tuple(wishes), unpacked)
+            return StepMasks(self._under_way)
+        made: Future[Masks] = Future()
+        made.set_result(self._make(tuple(wishes), unpacked))
+        return StepMasks(made)
 
     def _make(self, wishes: Sequence[MaskWish], unpacked: bool) -> Masks:
         rows = sum(1 + len(wish.guesses) for wish in wishes)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llguidance import LLMatcher
 from tests.engine.constrained import FORMS, AnyBytes
 
 from headway.engine import grammars as grammars_module
@@ -29,7 +30,7 @@ def made() -> Grammars:
 
 
 GRAMMARS = made()
-MAKER = MaskMaker(GRAMMARS)
+MAKER = MaskMaker(GRAMMARS, beside=True)
 
 
 def masks(
@@ -150,7 +151,7 @@ def test_the_reason_names_what_a_regex_does_wrong() -> None:
 def test_a_form_is_compiled_once_and_the_oldest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammars_module, "KEPT_GRAMMARS", 2)
     compiled: list[str] = []
-    real = grammars_module.LLMatcher
+    real = LLMatcher
 
     def counting(tokenizer: object, source: str, **options: Any) -> Any:
         compiled.append(source)
