@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FILES = sorted(path.name for path in FOLDER.iterdir())
 ADMIN = "an-operators-key"
-CLOSED = {"admin_key_digest": digest_of(ADMIN)}
+DIGEST = digest_of(ADMIN)
 
 
 @asynccontextmanager
@@ -110,7 +110,7 @@ PATHS = ["/console/api/live", "/console/api/jobs", "/console/api/jobs/tiny:0:01A
 @pytest.mark.parametrize("path", PATHS)
 async def test_where_keys_are_asked_for_only_an_administrators_shows_all_tenants(rig: Rig, path: str) -> None:
     await rig.queue.tenant_store.add_key("acme", "", "hw-of-acme")
-    async with rig.client(rig.app(**CLOSED)) as http:
+    async with rig.client(rig.app(admin_key_digest=DIGEST)) as http:
         nobody = await http.get(path)
         assert (nobody.status_code, nobody.json()["error"]["code"]) == (401, "missing_api_key")
         assert "administrator" in nobody.json()["error"]["message"]
@@ -121,7 +121,7 @@ async def test_where_keys_are_asked_for_only_an_administrators_shows_all_tenants
 
 async def test_an_administrator_watches_where_keys_are_asked_for(rig: Rig) -> None:
     await rig.queue.tenant_store.add_key("acme", "", "hw-of-acme")
-    async with watching(rig, rig.app(**CLOSED), ADMIN) as stream:
+    async with watching(rig, rig.app(admin_key_digest=DIGEST), ADMIN) as stream:
         figures = await next_of(stream, "figures")
     assert figures["workers"][0]["worker_id"] == "w1"
 

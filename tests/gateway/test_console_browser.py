@@ -66,7 +66,7 @@ class Service:
 
 
 @asynccontextmanager
-async def serving(**changes: object) -> AsyncIterator[Service]:
+async def serving(*, admin_key_digest: str = "") -> AsyncIterator[Service]:
     queue = MemoryQueue()
     settings = WorkerSettings(worker_id="w-1", model="scripted:ms_per_step=5,blocks=400", max_sequences=32)
     worker = Worker(queue, build_engine(settings), settings)
@@ -74,7 +74,7 @@ async def serving(**changes: object) -> AsyncIterator[Service]:
     working = asyncio.create_task(worker.run(stop, stop_now))
     rig = Rig(queue, ScriptedWorker(queue))
     try:
-        app = rig.app(**changes)
+        app = rig.app(admin_key_digest=admin_key_digest)
         async with rig.serve(app) as url:
             yield Service(queue, url)
             gateway_of(app).stopping.drain()  # the page's stream ends by itself
