@@ -61,7 +61,8 @@ _log = get_logger("gateway")
 def run_gateway(settings: GatewaySettings) -> int:
     """Serve until stopped; the exit code. Raises ServiceError for what is expected to go wrong."""
     configure_logging(level=settings.log_level, format=settings.log_format)
-    disable_created_metrics()  # a second series for each counter, of which nothing here makes use
+    # A second series for each counter, of which nothing here makes use.
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # the client library says no types here
     if settings.listen_fd is None:
         listener = open_listener(settings.host, settings.port)
     else:

@@ -77,11 +77,14 @@ class StepMetrics:
         self._tenants.update((event.key, event.tenant) for event in events)
         tokens: Counter[str] = Counter()
         seconds: defaultdict[str, float] = defaultdict(float)
+        in_step: Counter[str] = Counter()
+        last: StepEvent | None = None
         for step in self._new_steps():
             self._observe(step)
-            in_step: Counter[str] = Counter()
-            for key, count in zip(step.keys, step.tokens, strict=True):
-                in_step[self._tenants.get(key, OTHER)] += count
+            # Most steps are like the one before: a token for each of the same requests.
+            if last is None or step.keys != last.keys or step.tokens != last.tokens:
+                in_step = self._by_tenant(step)
+                last = step
             tokens.update(in_step)
             whole = sum(in_step.values())
             for tenant, count in in_step.items():
@@ -94,6 +97,12 @@ class StepMetrics:
             self._tenants.pop(key, None)
         self._ended = [event.key for event in events if event.happening is Happening.FINISHED]
         return events
+
+    def _by_tenant(self, step: StepEvent) -> Counter[str]:
+        tokens: Counter[str] = Counter()
+        for key, count in zip(step.keys, step.tokens, strict=True):
+            tokens[self._tenants.get(key, OTHER)] += count
+        return tokens
 
     def _observe(self, step: StepEvent) -> None:
         self.step_tokens.observe(sum(step.tokens))

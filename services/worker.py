@@ -49,7 +49,8 @@ def run_worker(settings: WorkerSettings) -> int:
     """Serve one model until SIGTERM or SIGINT; returns the exit code. Errors are logged, not raised."""
     settings = replace(settings, worker_id=settings.worker_id or new_worker_id())
     look_for_cycles_seldom()
-    disable_created_metrics()  # a second series for each counter, of which nothing here makes use
+    # A second series for each counter, of which nothing here makes use.
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # the client library says no types here
     configure_logging(
         level=settings.log_level, format=settings.log_format, fields={"worker": settings.worker_id}
     )

@@ -39,8 +39,8 @@ async def idle() -> Rig:
     return Rig(queue, ScriptedWorker(queue, Script()))
 
 
-async def scrape(rig: Rig, **settings: object) -> str:
-    async with rig.client(rig.app(**settings)) as http:
+async def scrape(rig: Rig) -> str:
+    async with rig.client() as http:
         return (await http.get("/metrics")).text
 
 

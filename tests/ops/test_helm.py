@@ -72,7 +72,7 @@ def environment(manifest: Manifest) -> dict[str, Any]:
 def test_what_the_chart_renders_is_what_kubernetes_takes(values: Manifest, version: str) -> None:
     if find_spec("kubernetes_validate") is None:
         missing("kubernetes-validate")
-    import kubernetes_validate
+    import kubernetes_validate  # type: ignore[import-untyped]  # it has no types
 
     manifests = render(values)
     assert len(manifests) > 5
