@@ -89,9 +89,7 @@ class Service:
         assert batch is not None
         return batch
 
-    async def results(
-        self, batch_id: str
-    ) -> tuple[dict[str, dict[str, object]], dict[str, dict[str, object]]]:
+    async def results(self, batch_id: str) -> tuple[Lines, Lines]:
         """Output and errors by custom id; fails if one is there twice."""
         outcome = (await self.batch(batch_id)).outcome
         assert outcome is not None

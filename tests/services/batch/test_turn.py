@@ -55,7 +55,7 @@ async def test_an_answer_has_the_words_of_the_endpoint(service: Service) -> None
     batch_id = await service.post(chat_line("a", metadata={"mine": "1"}))
     await service.turn(batch_id)
     output, _ = await service.results(batch_id)
-    response = output["a"]["response"]
+    response: Any = output["a"]["response"]
     assert response["status_code"] == 200
     assert response["body"]["object"] == "chat.completion"
     assert response["body"]["choices"][0]["message"]["content"] == "Hello, world!"
@@ -65,11 +65,11 @@ async def test_an_answer_has_the_words_of_the_endpoint(service: Service) -> None
 
 async def test_several_prompts_of_one_line_are_one_answer(service: Service) -> None:
     body = {"model": "tiny", "prompt": ["one", "two"], "max_tokens": 8}
-    line = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}
+    line: dict[str, object] = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}
     batch_id = await service.post(line, endpoint="/v1/completions")
     await service.turn(batch_id)
     output, _ = await service.results(batch_id)
-    response = output["a"]["response"]
+    response: Any = output["a"]["response"]
     assert [choice["index"] for choice in response["body"]["choices"]] == [0, 1]
 
 

@@ -14,11 +14,11 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openai.types.webhooks import BatchCompletedWebhookEvent
 from standardwebhooks import Webhook as Verifier
 from tests.services.batch.conftest import Service, chat_line
 
 from headway.queueing.webhook_store import Webhook
-from headway.services.batch import webhook_post
 from headway.services.batch.webhook_delivery import PAUSES_SECONDS, deliver
 from headway.services.batch.webhook_post import (
     WebhookFailedError,
@@ -88,7 +88,8 @@ async def test_the_end_of_a_batch_is_told_with_a_signature_that_libraries_accept
     Verifier(webhook.secret).verify(body, headers)
     client = openai.OpenAI(api_key="none", webhook_secret=webhook.secret)
     event = client.webhooks.unwrap(body, headers)
-    assert (event.type, event.data.id) == ("batch.completed", batch_id)
+    assert isinstance(event, BatchCompletedWebhookEvent)
+    assert event.data.id == batch_id
     with pytest.raises(openai.InvalidWebhookSignatureError):
         client.webhooks.unwrap(body + b" ", headers)
     assert await due(service, 10**6) == ()
@@ -190,7 +191,7 @@ def test_a_name_with_one_address_inside_is_refused(monkeypatch: pytest.MonkeyPat
     def lookup(host: str, port: int, **_: object) -> list[tuple[int, int, int, str, tuple[str, int]]]:
         return [(2, 1, 6, "", (address, port)) for address in ("8.8.8.8", "10.0.0.1")]
 
-    monkeypatch.setattr(webhook_post.socket, "getaddrinfo", lookup)
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
     with pytest.raises(WebhookRefusedError, match=r"10\.0\.0\.1"):
         WebhookPost(allows_private=False).post("https://example.org/", {}, b"{}")
 
@@ -210,8 +211,8 @@ def test_a_name_that_changes_its_mind_is_asked_once_and_reached_where_it_was_che
         reached.append(place[0])
         raise ConnectionRefusedError("test")
 
-    monkeypatch.setattr(webhook_post.socket, "getaddrinfo", lookup)
-    monkeypatch.setattr(webhook_post.socket, "create_connection", connect)
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    monkeypatch.setattr(socket, "create_connection", connect)
     with pytest.raises(WebhookFailedError):
         WebhookPost(allows_private=False).post("https://example.org/", {}, b"{}")
     assert (asked, reached) == (["example.org"], ["8.8.8.8"])
