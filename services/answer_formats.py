@@ -27,7 +27,10 @@ def tool_format(template: str) -> ToolFormat:
     """
     if not _READS_TOOLS.search(template):
         return "hermes"
-    return next((name for name, mark in _TOOL_MARKS if mark.search(template)), "auto")
+    for name, mark in _TOOL_MARKS:
+        if mark.search(template):
+            return name
+    return "auto"
 
 
 def reasoning_format(template: str) -> ReasoningFormat:
