@@ -7,7 +7,7 @@ liked to do is what it may do.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from headway.gateway.marked_calls import HERMES, MISTRAL
@@ -41,9 +41,9 @@ def answer_or_calls(
     )
 
 
-def _json(schema: Mapping[str, Any] | bool) -> str:
+def _json(schema: dict[str, Any] | bool) -> str:
     """A rule's right side for JSON of this schema."""
-    given = schema if isinstance(schema, Mapping) else {}
+    given: dict[str, Any] = {} if isinstance(schema, bool) else schema
     bounded = {**given, "x-guidance": {"whitespace_pattern": _WHITESPACE}}
     # "::=" would make it EBNF for whoever reads the constraint; it can only stand inside a string here.
     return "%json " + json.dumps(bounded, ensure_ascii=False).replace("::=", "\\u003a:=")
