@@ -53,8 +53,7 @@ class FusedMasks:
     def masked(self, bucket_rows: int, rows: Sequence[FusedRow], maker: MaskMaker, piece: int) -> Tensor:
         """Launch: the kept logits, less what their rows may not choose. GrammarError: a row cannot go on."""
         masks = maker.begin(
-            wishes_of([(row.request.grammar, row.request.sampling, row.index, row.guessed) for row in rows]),
-            unpacked=False,
+            wishes_of([(row.request.grammar, row.request.sampling, row.index, row.guessed) for row in rows])
         )
         places = [i for i, row in enumerate(rows) if row.request.grammar is not None]
         logits = self._logits[:bucket_rows]

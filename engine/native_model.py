@@ -41,11 +41,17 @@ class NativeModel:
         self._step.wake()
 
     def forward(
-        self, chunks: Sequence[Chunk], answers: Sequence[Answer], rows: Sequence[int], kept_rows: int
+        self,
+        chunks: Sequence[Chunk],
+        answers: Sequence[Answer],
+        rows: Sequence[int],
+        kept_rows: int,
+        masks: Sequence[int] = (),
     ) -> tuple[Int32s, Tensor]:
         """Write the KV of all tokens; (most likely tokens of the rows, logits of the first ``kept_rows``).
 
-        ``rows`` are packed tokens: the chunks' one after another. The results live until the next step.
+        ``rows`` are packed tokens: the chunks' one after another. ``masks``: of each row, as ``CpuStep.run``
+        has them. The results live until the next step.
         """
         token_ids: list[int] = []
         for chunk in chunks:
@@ -59,6 +65,7 @@ class NativeModel:
             ],
             rows=rows,
             kept_rows=kept_rows,
+            masks=masks,
         )
 
     def sample(
@@ -70,7 +77,8 @@ class NativeModel:
     ) -> tuple[Sampled, ...]:
         """One token per sampling row; only rows that do more than take the largest logit need theirs.
 
-        Where a form leaves one token only, nothing is computed for it.
+        Forms are kept where logits are computed, so what they forbid is never looked at again; where one
+        leaves a single token, nothing is computed for it.
         """
         last_tokens = [
             end - row
@@ -80,10 +88,16 @@ class NativeModel:
         forced = {i: token for i, row in enumerate(rows) if (token := row.forced) is not None}
         order = sorted(set(range(len(rows))) - forced.keys(), key=lambda i: rows[i].takes_most_likely)
         kept = sum(not rows[i].takes_most_likely for i in order)
-        most_likely, logits = self.forward(chunks, answers, [last_tokens[i] for i in order], kept)
+        most_likely, logits = self.forward(
+            chunks,
+            answers,
+            [last_tokens[i] for i in order],
+            kept,
+            masks=[rows[i].mask_address for i in order],
+        )
         tokens: list[int] = most_likely.tolist()
         sampled = (
-            dict(zip(order, sampler.sample(logits, [rows[i] for i in order[:kept]]), strict=False))
+            dict(zip(order, sampler.sample(logits, [rows[i] for i in order[:kept]], are_masked=True), strict=False))
             if kept
             else {}
         )

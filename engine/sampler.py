@@ -59,16 +59,22 @@ class SamplingRow:
         return self.masks.forced(self.mask_place)
 
     @property
+    def mask_address(self) -> int:
+        """Where its mask's bits lie, as long as the step lasts; 0: it has none."""
+        return 0 if self.masks is None else self.masks.address(self.mask_place)
+
+    @property
     def takes_most_likely(self) -> bool:
-        """Whether the largest raw logit decides alone, and nobody asks for more than the token."""
+        """Whether the largest raw logit of those it may choose decides alone, and nobody asks for more than
+        the token."""
         sampling = self.answer.sampling
         return (
             sampling.is_greedy
             and sampling.logprobs is None
             and self.answer.history is None
-            and self.answer.grammar is None
             and not sampling.logit_bias
-            and self.index >= sampling.min_tokens
+            # The mask of a held answer keeps early ends off already.
+            and (self.masks is not None or self.index >= sampling.min_tokens)
         )
 
 
@@ -86,7 +92,7 @@ def masked(rows: Sequence[SamplingRow], maker: MaskMaker | None) -> Sequence[Sam
     wishes = wishes_of([(row.answer.grammar, row.answer.sampling, row.index, row.guessed) for row in rows])
     if not wishes or maker is None:
         return rows
-    masks, places = maker.begin(wishes, unpacked=True), count()
+    masks, places = maker.begin(wishes), count()
     return [
         row if row.answer.grammar is None else replace(row, masks=masks, mask_place=next(places))
         for row in rows
@@ -100,9 +106,16 @@ class Sampler:
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
 
-    def sample(self, logits: Tensor, rows: Sequence[SamplingRow]) -> tuple[Sampled, ...]:
-        """Tokens for ``logits`` [rows, vocab] float32, which may be adjusted in place."""
+    def sample(
+        self, logits: Tensor, rows: Sequence[SamplingRow], *, are_masked: bool = False
+    ) -> tuple[Sampled, ...]:
+        """Tokens for ``logits`` [rows, vocab] float32, which may be adjusted in place.
+
+        ``are_masked``: they are −inf already where the rows' masks say no.
+        """
         open_rows = [i for i, row in enumerate(rows) if row.forced is None]
+        if not are_masked:
+            _constrain(logits, [(i, rows[i]) for i in open_rows])
         if len(open_rows) == len(rows):
             return self._sample(logits, rows)
         chosen = iter(self._sample(logits[open_rows], [rows[i] for i in open_rows]) if open_rows else ())
@@ -113,7 +126,6 @@ class Sampler:
     def _sample(self, logits: Tensor, rows: Sequence[SamplingRow]) -> tuple[Sampled, ...]:
         self._penalise(logits, rows)
         self._bias(logits, rows)
-        _constrain(logits, rows)
         chosen = self._choose(logits, rows)
         logprobs = self._logprobs(logits, rows, chosen)
         return tuple(
@@ -192,9 +204,10 @@ def likely(token_ids: Sequence[int], values: Sequence[float]) -> tuple[tuple[int
     return tuple([(token_id, value) for token_id, value in pairs if value != -math.inf])
 
 
-def _constrain(logits: Tensor, rows: Sequence[SamplingRow]) -> None:
-    """Leave each row only what its mask allows; waits for the masks."""
-    for i, row in enumerate(rows):
+def _constrain(logits: Tensor, rows: Sequence[tuple[int, SamplingRow]]) -> None:
+    """Leave each row only what its mask allows; waits for the masks. No penalty or bias, which are finite,
+    brings back what is −inf."""
+    for i, row in rows:
         if row.masks is None:
             continue
         forbidden = row.masks.forbidden(row.mask_place)

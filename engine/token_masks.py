@@ -58,8 +58,6 @@ class Masks(NamedTuple):
 
     bits: NDArray[np.int32]
     """[rows, words], little end first."""
-    forbidden: NDArray[np.bool_] | None
-    """[rows, vocab], if that was asked for."""
     forced: dict[int, int]
     """Of rows that leave one token only, which it is."""
 
@@ -67,8 +65,9 @@ class Masks(NamedTuple):
 class StepMasks:
     """The masks of one step, to be waited for."""
 
-    def __init__(self, future: Future[Masks]) -> None:
+    def __init__(self, future: Future[Masks], vocab_size: int) -> None:
         self._future = future
+        self._vocab_size = vocab_size
 
     def wait(self) -> Masks:
         """GrammarError: an answer cannot be held to its form any longer."""
@@ -80,10 +79,14 @@ class StepMasks:
 
     def forbidden(self, place: int) -> NDArray[np.bool_]:
         """[vocab] of one row: what it may not choose."""
-        forbidden = self.wait().forbidden
-        assert forbidden is not None, "nobody asked for it"
-        row: NDArray[np.bool_] = forbidden[place]
+        octets = self.wait().bits[place].view(np.uint8)
+        row: NDArray[np.bool_] = np.unpackbits(octets, count=self._vocab_size, bitorder="little") == 0
         return row
+
+    def address(self, place: int) -> int:
+        """Of one row's bits, for native code; valid as long as this lives."""
+        bits = self.wait().bits
+        return int(bits.ctypes.data) + place * bits.strides[0]
 
 
 class MaskMaker:
@@ -107,17 +110,17 @@ class MaskMaker:
             wait((self._under_way,))
             self._under_way = None
 
-    def begin(self, wishes: Sequence[MaskWish], *, unpacked: bool) -> StepMasks:
-        """Begin the masks of a step; ``unpacked``: also one bool per token. May raise what ``wait`` does."""
+    def begin(self, wishes: Sequence[MaskWish]) -> StepMasks:
+        """Begin the masks of a step. May raise what ``wait`` does."""
         self.settle()
         if self._beside:
-            self._under_way = self._thread.submit(self._make, tuple(wishes), unpacked)
-            return StepMasks(self._under_way)
+            self._under_way = self._thread.submit(self._make, tuple(wishes))
+            return StepMasks(self._under_way, self._vocab_size)
         made: Future[Masks] = Future()
-        made.set_result(self._make(tuple(wishes), unpacked))
-        return StepMasks(made)
+        made.set_result(self._make(tuple(wishes)))
+        return StepMasks(made, self._vocab_size)
 
-    def _make(self, wishes: Sequence[MaskWish], unpacked: bool) -> Masks:
+    def _make(self, wishes: Sequence[MaskWish]) -> Masks:
         rows = sum(1 + len(wish.guesses) for wish in wishes)
         masks = allocate_token_bitmask(rows, self._vocab_size)  # that allow everything
         self._fill(wishes, masks)
@@ -128,12 +131,7 @@ class MaskMaker:
             for place in range(1 + len(wish.guesses)):
                 _hold_off_ends(masks[row], wish, wish.first + place)
                 row += 1
-        return Masks(masks, self._forbidden(masks) if unpacked else None, _forced(masks))
-
-    def _forbidden(self, masks: NDArray[np.int32]) -> NDArray[np.bool_]:
-        bits = np.unpackbits(masks.view(np.uint8), axis=1, count=self._vocab_size, bitorder="little")
-        forbidden: NDArray[np.bool_] = bits == 0
-        return forbidden
+        return Masks(masks, _forced(masks))
 
     def _fill(self, wishes: Sequence[MaskWish], masks: NDArray[np.int32]) -> None:
         """Rows behind a guess that does not fit stay as they are: the guess is wrong, so nobody wants

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,14 +24,18 @@ from tests.engine.reference_launches import reference_launches
 from tests.engine.rig import CHEAP_SWAPS, NO_SWAPS
 from tests.native_kernels import CACHE_DIR, native_library
 
+from headway.engine.answer import Answer
 from headway.engine.cpu_kernels import CpuSettings
+from headway.engine.drafts import sampling_rows
 from headway.engine.engine import Engine
 from headway.engine.errors import GrammarError, UnsupportedError
 from headway.engine.fused_loading import GpuSettings, load_fused_runner
 from headway.engine.grammar_source import json_schema_source, regex_source
 from headway.engine.limits import StepLimits
 from headway.engine.memory_settings import MemorySettings
+from headway.engine.native_model import NativeModel
 from headway.engine.policy import Fcfs
+from headway.engine.sampler import Sampler, SamplingRow
 from headway.engine.scripted import ByteTokenizer, ScriptedRunner
 from headway.engine.torch_runner import TorchRunner
 from headway.engine.values import (
@@ -40,6 +44,7 @@ from headway.engine.values import (
     FinishReason,
     RequestKey,
     RequestSpec,
+    Sampled,
     Sampling,
     StepPlan,
 )
@@ -95,6 +100,34 @@ def test_native_kernels_hold_answers_too(is_deterministic: bool) -> None:
     plain = answers(runner, SPECS)
     check_forms(plain)
     assert answers(runner, SPECS, looks_ahead=True) == plain
+    assert answers(runner, SPECS, max_draft_tokens=4) == plain
+
+
+def masked_afterwards(
+    model: NativeModel,
+    chunks: Sequence[Chunk],
+    answers: Sequence[Answer],
+    rows: Sequence[SamplingRow],
+    sampler: Sampler,
+) -> tuple[Sampled, ...]:
+    """``NativeModel.sample`` the plain way: all logits of all rows, then whatever is done to them."""
+    last, end = list[int](), 0
+    for chunk in chunks:
+        end += len(chunk.token_ids)
+        last += range(end - sampling_rows(chunk), end)
+    _, logits = model.forward(chunks, answers, last, len(rows))
+    return sampler.sample(logits, rows) if rows else ()
+
+
+@pytest.mark.parametrize("is_deterministic", [False, True])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_masks_inside_the_head_and_behind_it_are_the_same_to_the_bit(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, is_deterministic: bool
+) -> None:
+    runner = native_runner(dtype=dtype, is_deterministic=is_deterministic)
+    inside = answers(runner, SPECS, max_draft_tokens=4)
+    monkeypatch.setattr(NativeModel, "sample", masked_afterwards)
+    assert answers(runner, SPECS, max_draft_tokens=4) == inside
 
 
 def test_the_gpus_runner_gives_the_same_answers(expected: dict[str, Told]) -> None:

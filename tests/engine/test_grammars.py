@@ -18,7 +18,7 @@ from headway.engine.grammar_source import grammar_source, json_schema_source, re
 from headway.engine.grammar_state import GrammarState
 from headway.engine.grammars import Grammars
 from headway.engine.scripted import EOS
-from headway.engine.token_masks import MaskMaker, Masks, MaskWish
+from headway.engine.token_masks import MaskMaker, MaskWish, StepMasks
 from headway.engine.values import Sampling
 
 ENDS = AnyBytes.eos_token_ids
@@ -35,15 +35,14 @@ MAKER = MaskMaker(GRAMMARS, beside=True)
 
 def masks(
     state: GrammarState, sampling: Sampling | None = None, index: int = 0, guesses: bytes = b""
-) -> Masks:
-    wish = MaskWish(state, sampling or Sampling(), index, tuple(guesses))
-    return MAKER.begin([wish], unpacked=True).wait()
+) -> StepMasks:
+    begun = MAKER.begin([MaskWish(state, sampling or Sampling(), index, tuple(guesses))])
+    begun.wait()
+    return begun
 
 
 def allowed(state: GrammarState, sampling: Sampling | None = None, index: int = 0) -> set[int]:
-    forbidden = masks(state, sampling, index).forbidden
-    assert forbidden is not None
-    return {int(token) for token in np.flatnonzero(~forbidden[0])}
+    return {int(token) for token in np.flatnonzero(~masks(state, sampling, index).forbidden(0))}
 
 
 @given(st.lists(st.tuples(st.integers(-4, len(ANSWER)), st.integers(0, 12)), max_size=12), st.data())
@@ -68,11 +67,10 @@ def test_a_state_follows_from_tokens_and_places_however_often_they_are_told(
 
 def test_rows_behind_guesses_are_masked_as_if_they_were_told() -> None:
     source, guesses = FORMS["schema"].source, ANSWER[1:9]
-    forbidden = masks(GRAMMARS.start(source, ANSWER[:1]), guesses=guesses).forbidden
-    assert forbidden is not None
+    begun = masks(GRAMMARS.start(source, ANSWER[:1]), guesses=guesses)
     for place in range(len(guesses) + 1):
         alone = allowed(GRAMMARS.start(source, ANSWER[: 1 + place]))
-        assert {int(token) for token in np.flatnonzero(~forbidden[place])} == alone
+        assert {int(token) for token in np.flatnonzero(~begun.forbidden(place))} == alone
 
 
 def test_a_wrong_guess_leaves_the_state_where_it_was() -> None:
@@ -93,10 +91,10 @@ def test_ends_are_held_off_as_long_as_anything_else_may_come() -> None:
 
 
 def test_the_only_token_that_may_come_is_known_without_the_model() -> None:
-    assert masks(GRAMMARS.start(regex_source("abc|abd"), b"a")).forced == {0: ord("b")}
-    assert masks(GRAMMARS.start(regex_source("abc|abd"), b"ab")).forced == {}
+    assert masks(GRAMMARS.start(regex_source("abc|abd"), b"a")).wait().forced == {0: ord("b")}
+    assert masks(GRAMMARS.start(regex_source("abc|abd"), b"ab")).wait().forced == {}
     for token in (0, 31, 32, 127):
-        assert masks(GRAMMARS.start(regex_source(f"\\x{token:02x}x"), b"")).forced == {0: token}
+        assert masks(GRAMMARS.start(regex_source(f"\\x{token:02x}x"), b"")).wait().forced == {0: token}
 
 
 def test_an_end_in_the_tokens_of_a_step_under_way_is_no_mistake() -> None:
