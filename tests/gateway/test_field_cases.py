@@ -19,6 +19,8 @@ from tests.gateway.test_responses import URL as RESPONSES_URL
 from tests.gateway.test_tenants import error_of
 
 from headway.queueing.memory_queue import MemoryQueue
+from headway.queueing.messages import Job
+from headway.queueing.protocol import Submitted
 from headway.queueing.settings import QueueSettings
 from headway.queueing.settling import settle
 
@@ -157,3 +159,57 @@ async def test_case_36_a_post_repeated_under_its_key_is_one_job_and_one_answer(
     other = await http.post(url, json=body | {"metadata": {"a": "b"}}, headers=key)
     assert (other.status_code, error_of(other)["code"]) == (409, "idempotency_conflict")
     assert other.headers["x-should-retry"] == "false"
+
+
+@pytest.mark.parametrize("deadline", [1e-9, 0.001, 0.05])
+@pytest.mark.parametrize(("url", "body"), [*STREAMS, (CHAT_URL, CHAT), (RESPONSES_URL, HI)])
+async def test_case_40_a_deadline_that_passes_before_anybody_serves_it_is_never_a_500(
+    url: str, body: dict[str, Any], deadline: float
+) -> None:
+    """Whatever passes it: the way into the queue, a queue that is full, a fleet that is not there or busy."""
+    late = body | {"deadline_seconds": deadline}
+    told = {}
+    for name, settings, waiting, workers in (
+        ("no worker", QueueSettings(), 0, 0),
+        ("full", QueueSettings(max_queued_jobs=1), 1, 1),
+        ("busy", QueueSettings(poll_seconds=0.02), 1, 1),
+    ):
+        queue = MemoryQueue(settings)
+        for worker in range(workers):
+            await queue.heartbeat(card(f"w{worker}"), ttl_seconds=60)
+        for _ in range(waiting):
+            await queue.submit(Job(model=MODEL, prompt="a"))
+        rig = Rig(queue, None)  # type: ignore[arg-type]  # what is registered never claims anything
+        async with rig.client(rig.app(read_wait_seconds=0.05, first_event_seconds=10.0)) as http:
+            response = await asyncio.wait_for(http.post(url, json=late), 10)
+        told[name] = (response.status_code, error_of(response)["code"])
+        assert ("retry-after" in response.headers) == (response.status_code == 503), name
+        assert response.headers.get("x-should-retry") == ("false" if response.status_code == 504 else None)
+        assert sum((await queue.depth(MODEL)).queued.values()) == waiting, "what was late waits no more"
+    assert told == {
+        "no worker": (503, "no_worker"),
+        "full": (503, "queue_full"),
+        "busy": (504, "deadline_exceeded"),
+    }
+
+
+@pytest.mark.parametrize(("url", "body"), STREAMS)
+async def test_case_40_a_deadline_that_passes_on_the_way_into_the_queue_is_never_a_500(
+    url: str, body: dict[str, Any]
+) -> None:
+    """The server answers the submit only long after the deadline."""
+
+    class Slow(MemoryQueue):
+        async def submit(
+            self, job: Job, *, key: str | None = None, reserved: str = "", asked: Job | None = None
+        ) -> Submitted:
+            submitted = await super().submit(job, key=key, reserved=reserved, asked=asked)
+            await asyncio.sleep(0.2)
+            return submitted
+
+    queue = Slow()
+    await queue.heartbeat(card(), ttl_seconds=60)
+    rig = Rig(queue, None)  # type: ignore[arg-type]  # its worker never claims anything
+    async with rig.client(rig.app(first_event_seconds=10.0)) as http:
+        response = await asyncio.wait_for(http.post(url, json=body | {"deadline_seconds": 0.01}), 10)
+    assert (response.status_code, error_of(response)["code"]) == (504, "deadline_exceeded")
