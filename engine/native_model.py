@@ -97,7 +97,13 @@ class NativeModel:
         )
         tokens: list[int] = most_likely.tolist()
         sampled = (
-            dict(zip(order, sampler.sample(logits, [rows[i] for i in order[:kept]], are_masked=True), strict=False))
+            dict(
+                zip(
+                    order,
+                    sampler.sample(logits, [rows[i] for i in order[:kept]], are_masked=True),
+                    strict=False,
+                )
+            )
             if kept
             else {}
         )

@@ -171,7 +171,7 @@ def test_who_gives_way_goes_on_where_its_form_was(expected: dict[str, Told], swa
 
 
 def test_an_answer_goes_on_elsewhere_in_the_middle_of_its_form(expected: dict[str, Told]) -> None:
-    """Cut after each of its tokens, by another runner that knows the tokens alone (dynamo#7930: nested JSON)."""
+    """Cut after each of its tokens, by another runner that knows the tokens alone (dynamo#7930)."""
     runner = byte_runner()
     whole = [spec for spec in SPECS if spec.request_id in {"schema 1", "ebnf 3", "lark 0", "regex 2"}]
     resumed = [
