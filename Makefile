@@ -4,7 +4,7 @@ PYTHON ?= python3
 export PYTHON
 BIN := .venv/bin
 
-.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak soak-batch deterministic chaos bench-queue bench-stalled bench-structured bench-engine bench-peers soak-memory gpu-check format constraints clean
+.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak soak-batch deterministic chaos bench-queue bench-readers bench-stalled bench-structured bench-engine bench-peers soak-memory gpu-check format constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -56,6 +56,9 @@ bench-queue: setup ## what the queue costs its server, and what streaming throug
 bench-stalled: setup ## does a reader that stops reading slow anybody else down? (about 2 minutes)
 	@$(BIN)/python ops/bench/stalled_reader.py $(ARGS)
 
+bench-readers: setup ## 2,000 streams on one gateway: none lost, how late a token is, what each takes (about 2 minutes)
+	@$(BIN)/python ops/bench/readers.py $(ARGS)
+
 soak-memory: setup ## does a worker's memory grow under half an hour of mixed jobs?
 	@$(BIN)/python ops/bench/memory_soak.py $(ARGS)
 
@@ -75,7 +78,7 @@ format: dev ## let ruff format and fix
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
 constraints: dev ## write the installed versions to constraints.txt
-	@ops/write_constraints
+	@$(BIN)/python ops/write_constraints
 
 clean: ## remove the environment and all caches
 	rm -rf .venv build dist *.egg-info src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
