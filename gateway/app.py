@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 
 from headway.gateway.admin import admin_routes
 from headway.gateway.admins import Admins
@@ -35,6 +36,7 @@ from headway.gateway.metrics import Metrics
 from headway.gateway.model_directory import ModelDirectory
 from headway.gateway.models import model_routes
 from headway.gateway.open_requests import OpenRequests
+from headway.gateway.openapi import describe
 from headway.gateway.request_log import RequestLog
 from headway.gateway.request_record import record_of
 from headway.gateway.responses import response_routes
@@ -118,6 +120,7 @@ def create_app(
     if blobs is not None:
         app.include_router(file_routes(gateway, blobs))
         app.include_router(batch_routes(gateway))
+    describe(app)
     _speak_openai(app)
     if settings.cors_origins:
         app.add_middleware(CORSMiddleware, **cors_options(settings.cors_origins))
@@ -150,9 +153,16 @@ def _told(request: Request, error: Exception) -> ApiError:
                 code="not_found",
             )
         case HTTPException(status_code=405):
-            message = f"{request.method} is not possible at {request.url.path[:200]}"
-            return ApiError(405, message, code="method_not_allowed", headers=error.headers)
+            allowed = ", ".join(_methods_of(request))
+            message = f"{request.method} is not possible at {request.url.path[:200]}, only {allowed}"
+            return ApiError(405, message, code="method_not_allowed", headers={"allow": allowed})
         case HTTPException():
             return ApiError(error.status_code, str(error.detail), code="http_error", headers=error.headers)
         case _:
             raise error
+
+
+def _methods_of(request: Request) -> list[str]:
+    """What may be done at this path: its methods are routes of their own, and the framework names one's."""
+    routes = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for route in routes for method in getattr(route, "methods", None) or ()})

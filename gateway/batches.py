@@ -18,7 +18,7 @@ from headway.gateway.errors import NO_RETRY, ApiError, invalid_request, shutting
 from headway.gateway.gateway import Gateway
 from headway.gateway.json_body import read_json_object
 from headway.gateway.json_response import json_response
-from headway.gateway.listing import limit_of, list_object, parameters, unknown_cursor
+from headway.gateway.listing import limit_of, list_object, unknown_cursor
 from headway.gateway.schema import json_body_of
 from headway.gateway.tenancy import tenant_of
 from headway.queueing.batch import MAX_INPUT_BYTES, Batch, NewBatch
@@ -39,7 +39,7 @@ def batch_routes(gateway: Gateway) -> APIRouter:
         asked = parse_batch(await read_json_object(request, gateway.settings))
         return json_response(batch_object(await accept(gateway, asked, tenant_of(request))))
 
-    @router.get("/v1/batches", openapi_extra=parameters("limit", "after"))
+    @router.get("/v1/batches")
     async def listing(request: Request) -> Response:
         """The tenant's batches, the newest first."""
         limit = limit_of(request.query_params, default=20, most=100)

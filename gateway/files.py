@@ -17,7 +17,7 @@ from headway.gateway.errors import NO_RETRY, ApiError, shutting_down
 from headway.gateway.file_requests import keep_seconds_of, name_of, purpose_of
 from headway.gateway.gateway import Gateway
 from headway.gateway.json_response import json_response
-from headway.gateway.listing import limit_of, list_object, order_of, parameters, unknown_cursor
+from headway.gateway.listing import limit_of, list_object, order_of, unknown_cursor
 from headway.gateway.tenancy import tenant_of
 from headway.gateway.upload import Upload, storage_failed
 from headway.queueing.batch_store import FILES_KEPT
@@ -55,7 +55,7 @@ def file_routes(gateway: Gateway, blobs: Blobs) -> APIRouter:
         """Keep a file."""
         return json_response(file_object(await store_upload(gateway, blobs, request)))
 
-    @router.get("/v1/files", openapi_extra=parameters("limit", "after", "order", "purpose"))
+    @router.get("/v1/files")
     async def listing(request: Request) -> Response:
         """The tenant's files."""
         return json_response(await list_files(gateway, request))

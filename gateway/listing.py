@@ -49,18 +49,3 @@ def unknown_cursor(after: str) -> ApiError:
         param="after",
         code="invalid_cursor",
     )
-
-
-def parameters(*names: str) -> dict[str, object]:
-    """The query's parameters for ``/openapi.json``."""
-    schemas = {
-        "limit": {"type": "integer", "minimum": 1},
-        "after": {"type": "string"},
-        "order": {"type": "string", "enum": ["asc", "desc"]},
-        "purpose": {"type": "string"},
-    }
-    return {
-        "parameters": [
-            {"name": name, "in": "query", "required": False, "schema": schemas[name]} for name in names
-        ]
-    }

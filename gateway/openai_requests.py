@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, PlainValidator, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, ConfigDict, PlainValidator, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from headway.gateway.json_values import is_array, is_object
@@ -42,6 +42,9 @@ def _part_text(part: object) -> str:
     return text
 
 
+Texts = str | list[str]
+Content = str | list[dict[str, Any]] | None
+"""Null, or left out, beside ``tool_calls``."""
 Prompt = str | tuple[int, ...]
 
 
@@ -92,7 +95,7 @@ class GenerationRequest(StructuredRequest):
     temperature: float | None = None
     top_p: float | None = None
     n: int | None = None
-    stop: Annotated[list[str], BeforeValidator(_as_list)] | None = None
+    stop: Annotated[list[str], BeforeValidator(_as_list, json_schema_input_type=Texts)] | None = None
     seed: int | None = None
     max_tokens: int | None = None
     presence_penalty: float | None = None
@@ -143,11 +146,17 @@ class Call(Shape):
     function: CalledFunction
 
 
+def _words_may_be_missing(schema: dict[str, Any]) -> None:
+    schema["required"].remove("content")
+
+
 class ChatMessage(Shape):
     """One turn of a conversation."""
 
+    model_config = ConfigDict(json_schema_extra=_words_may_be_missing)
+
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str, BeforeValidator(_as_text)]
+    content: Annotated[str, BeforeValidator(_as_text, json_schema_input_type=Content)]
     name: str | None = None
     tool_calls: list[Call] | None = None
     tool_call_id: str | None = None

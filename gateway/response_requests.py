@@ -115,7 +115,9 @@ class ResponseRequest(_Shape):
     safety_identifier: Annotated[str, Field(max_length=512)] | None = None
     prompt_cache_key: Annotated[str, Field(max_length=512)] | None = None
     # What other open-source servers take, and chat here.
-    stop: Annotated[list[str], BeforeValidator(_as_list)] | None = None
+    stop: Annotated[list[str], BeforeValidator(_as_list, json_schema_input_type=str | list[str])] | None = (
+        None
+    )
     seed: int | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
