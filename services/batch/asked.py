@@ -51,6 +51,8 @@ class Asked:
     jobs: tuple[Job, ...]
     keys: tuple[str, ...]
     answer: Callable[[Sequence[JobResult]], dict[str, object]]
+    constraint_param: str | None = None
+    """The field that asks for the jobs' constraint, if they have one."""
 
 
 def ask(line: Line, endpoint: str, terms: Terms, formats: Callable[[str], Formats]) -> Asked:
@@ -61,16 +63,18 @@ def ask(line: Line, endpoint: str, terms: Terms, formats: Callable[[str], Format
     jobs: tuple[Job, ...]
     echoed: tuple[str, ...] = ()
     form = AnswerForm()
+    constraint_param: str | None
     if endpoint == "/v1/chat/completions":
         chat = parse_chat(line.body)
         chosen = chat_terms(chat)
         jobs = (chat_job(chat, _NO_HEADERS, terms.tenant, terms=chosen),)
-        form = chosen.form(formats(jobs[0].model))
+        form, constraint_param = chosen.form(formats(jobs[0].model)), chosen.constraint_param
         style, wants_logprobs = ChatStyle(), bool(chat.logprobs)
     else:
         completion = parse_completion(line.body)
         jobs = completion_jobs(completion, _NO_HEADERS, MAX_PROMPTS, terms.tenant)
         echoed = tuple(str(prompt) for prompt in completion.prompt) if completion.echo else ()
+        constraint_param = completion.constraint()[1]
         style, wants_logprobs = CompletionStyle(), completion.logprobs is not None
     envelope = Envelope(
         model=jobs[0].model,
@@ -87,6 +91,7 @@ def ask(line: Line, endpoint: str, terms: Terms, formats: Callable[[str], Format
         tuple(_batched(job, line, terms) for job in jobs),
         keys,
         lambda results: whole_answer(style, envelope, answer_id, results),
+        constraint_param,
     )
 
 

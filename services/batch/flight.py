@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from headway.gateway.constraint_checks import ConstraintChecks
 from headway.gateway.errors import ApiError, from_queueing
 from headway.gateway.model_directory import ModelDirectory
 from headway.queueing.admission import Admission
@@ -59,6 +60,7 @@ class Flight:
         endpoint: str,
         terms: Callable[[], Terms],
         models: ModelDirectory,
+        forms: ConstraintChecks,
         *,
         clock: Callable[[], float],
         most: int,
@@ -69,6 +71,7 @@ class Flight:
         self._endpoint = endpoint
         self._terms = terms
         self._models = models
+        self._forms = forms
         self._clock = clock
         self._most = most
         self._flying: list[_Flying] = []
@@ -101,6 +104,8 @@ class Flight:
         """Take on a line: from here on its answer will come with ``collect``, whatever this raises."""
         try:
             asked = ask(line, self._endpoint, self._terms(), self._models.formats)
+            if self.end_code is None:
+                await self._check_form(asked)
         except ApiError as error:
             self._done.append((part, refused(self._name(line), error)))
             return
@@ -108,6 +113,14 @@ class Flight:
         self._flying.append(flying)
         if self.end_code is None:
             await self._post(flying)
+
+    async def _check_form(self, asked: Asked) -> None:
+        """Raise ApiError 400 for a form that no answer can be held to: nothing of its line is queued."""
+        try:
+            await self._forms.check(asked.jobs, asked.constraint_param)
+        except ApiError as error:
+            if error.status != 503:  # too many are being checked: then the worker will say it
+                raise
 
     async def end(self, code: str, grace: Callable[[], bool]) -> None:
         """The batch ends: what is in the queue is cancelled; what is done by then counts as done.

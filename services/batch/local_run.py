@@ -14,11 +14,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, cast
 
 import orjson
 
 from headway import __version__
+from headway.gateway.constraint_checks import ConstraintChecks
 from headway.gateway.model_directory import ModelDirectory
 from headway.queueing.batch import ENDPOINTS
 from headway.queueing.errors import QueueUnavailableError
@@ -31,6 +32,7 @@ from headway.services.batch.flight import Flight
 from headway.services.batch.line import Line, LineError, RawLine, raw_lines, read_line
 from headway.services.batch.pace import Pace
 from headway.services.batch.progress import ProgressBar
+from headway.services.constraint import constraint_refusal
 from headway.services.errors import ServiceError, StartError, UsageError
 
 SECONDS: Final = 7 * 86_400.0 - 3600
@@ -49,6 +51,7 @@ class LocalRun:
         self._mark = output.with_name(f"{output.name}.run")
         """Exists while the run is unfinished; holds the name under which its jobs are posted."""
         self._stopped = False
+        self._forms = ConstraintChecks(constraint_refusal)
 
     def run(self, redis_url: str | None, state_dir: Path, *, shows: bool) -> int:
         """Work through the file; the exit code. Raises ServiceError."""
@@ -63,6 +66,7 @@ class LocalRun:
                 lambda queue: self._work(queue, endpoint, run_id, done, files=(output, errors), bar=bar),
             )
         bar.close()
+        self._forms.close()
         if self._stopped:
             print("headway: stopped; the same command goes on from here", file=sys.stderr)
             return 130
@@ -145,6 +149,7 @@ class LocalRun:
             endpoint,
             lambda: Terms(run_id, self._tenant, SECONDS, int(time.time()), f"headway-{__version__}"),
             models,
+            self._forms,
             clock=time.monotonic,
             most=self._most_in_flight,
         )
@@ -200,5 +205,5 @@ def _url_of(first: RawLine | None) -> str:
         parsed: Any = {} if first is None else orjson.loads(first.text)
     except orjson.JSONDecodeError:
         parsed = {}
-    url = parsed.get("url") if isinstance(parsed, dict) else None
+    url = cast("dict[str, Any]", parsed).get("url") if isinstance(parsed, dict) else None
     return url if isinstance(url, str) else ENDPOINTS[0]

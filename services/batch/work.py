@@ -10,6 +10,7 @@ from itertools import islice
 import structlog
 
 from headway import __version__
+from headway.gateway.constraint_checks import ConstraintChecks
 from headway.gateway.model_directory import ModelDirectory
 from headway.queueing.batch import Checked, EndState, NewBatch, Tally, total
 from headway.queueing.batch_store import BatchStore
@@ -21,6 +22,7 @@ from headway.services.batch.line import Line, raw_lines, read_line
 from headway.services.batch.open_part import OpenPart
 from headway.services.batch.settings import StepSettings
 from headway.services.batch.storage import OpenFile, Storage
+from headway.services.constraint import constraint_refusal
 
 _log = structlog.stdlib.get_logger("headway.batch")
 
@@ -57,11 +59,13 @@ class Work:
         self._now_unix = 0
         self._shown = Tally()
         models = ModelDirectory(around.queue, ttl_seconds=2.0, clock=around.clock)
+        self._forms = ConstraintChecks(constraint_refusal)
         self._flight = Flight(
             around.queue,
             asked.endpoint,
             self._terms,
             models,
+            self._forms,
             clock=around.clock,
             most=around.settings.most_in_flight,
         )
@@ -133,6 +137,7 @@ class Work:
 
     def close(self) -> None:
         """Let go of what is open."""
+        self._forms.close()
         for part in self._open.values():
             part.close()
 

@@ -51,6 +51,26 @@ async def test_lines_that_fail_are_told_in_the_error_file_and_the_rest_is_answer
     }
 
 
+async def test_a_form_that_no_answer_can_be_held_to_is_its_lines_error_and_is_never_queued(
+    service: Service, rig: Rig
+) -> None:
+    schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "no such type"}}}
+    batch_id = await service.post(
+        chat_line("good", structured_outputs={"choice": ["Hello, world!"]}),
+        chat_line("bad-regex", structured_outputs={"regex": "(unclosed"}),
+        chat_line("bad-schema", response_format=schema),
+    )
+    assert await service.turn(batch_id)
+    output, errors = await service.results(batch_id)
+    assert list(output) == ["good"]
+    told = {name: line["response"]["body"]["error"] for name, line in errors.items()}
+    assert {name: (error["code"], error["param"]) for name, error in told.items()} == {
+        "bad-regex": ("invalid_grammar", "structured_outputs.regex"),
+        "bad-schema": ("invalid_grammar", "response_format.json_schema.schema"),
+    }
+    assert len(rig.worker.seen) == 1
+
+
 async def test_an_answer_has_the_words_of_the_endpoint(service: Service) -> None:
     batch_id = await service.post(chat_line("a", metadata={"mine": "1"}))
     await service.turn(batch_id)
