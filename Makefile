@@ -4,7 +4,7 @@ PYTHON ?= python3
 export PYTHON
 BIN := .venv/bin
 
-.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak soak-batch deterministic chaos bench-queue bench-readers bench-stalled bench-structured bench-engine bench-peers soak-memory gpu-check format constraints clean
+.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak soak-batch deterministic chaos conformance bench-queue bench-readers bench-stalled bench-structured bench-engine bench-peers soak-memory gpu-check format constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -46,6 +46,10 @@ soak-batch: dev ## 50,000 lines, 200 MB, on the scripted model while its Celery 
 
 chaos: dev ## jobs stream while workers, server, network and clocks fail (21 minutes; ARGS="--seed 7 --seconds 60")
 	@$(BIN)/python -m tests.chaos $(ARGS)
+
+conformance: dev ## 20,000 generated calls to a real service: no 5xx, nothing that /openapi.json does not say; three clients on the real model (about 5 minutes)
+	@$(BIN)/pytest -m soak --timeout=0 tests/conformance
+	@$(BIN)/python -m tests.conformance $(ARGS)
 
 bench-queue: setup ## what the queue costs its server, and what streaming through it costs the engine (about 5 minutes)
 	@is_missed=0; \

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any, Final
@@ -16,8 +15,8 @@ import schemathesis
 from jsonschema import Draft202012Validator
 from schemathesis.core.failures import Failure
 
-COUNTS_FILE: Final = "HEADWAY_CONFORMANCE_COUNTS"
-"""Environment variable: where the counts are written at the end, by operation and status."""
+COUNTS: Final = Path("counts.json").absolute()
+"""Written at the end, where schemathesis was started: how many answers by operation and status."""
 _counts: Counter[str] = Counter()
 _validators: dict[str, Draft202012Validator] = {}
 
@@ -60,5 +59,4 @@ def _validator(case: schemathesis.Case) -> Draft202012Validator:
 
 @atexit.register
 def _write_counts() -> None:
-    if COUNTS_FILE in os.environ:
-        Path(os.environ[COUNTS_FILE]).write_text(json.dumps(_counts), encoding="utf-8")
+    COUNTS.write_text(json.dumps(_counts), encoding="utf-8")
