@@ -7,7 +7,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from headway.gateway.latency_histogram import LatencyHistogram
+from headway.gateway.latency_histogram import LatencyHistogram, LatencyHistograms
 from headway.gateway.queue_metrics import QueueMetrics
 from headway.gateway.tenant_labels import TenantLabels
 from headway.queueing.events import EndEvent, EndReason, StreamEvent, TokenEvent
@@ -56,12 +56,12 @@ class Metrics:
         self.first_token_seconds = self._latency("gateway_time_to_first_token_seconds", told, "model")
         told = "Time from request to the job's end."
         self.job_seconds = self._latency("gateway_job_seconds", told, "model")
-        self.inter_token_seconds = Histogram(
+        self.inter_token_seconds = LatencyHistograms(
             "headway_gateway_inter_token_seconds",
             "Time between the tokens of a stream, as its reader sees it.",
             ("model",),
-            buckets=_BETWEEN_TOKENS,
-            registry=self.registry,
+            _BETWEEN_TOKENS,
+            self.registry,
         )
 
     def _streams(self) -> None:

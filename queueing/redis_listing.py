@@ -20,6 +20,8 @@ from headway.queueing.server import Argument, Reply
 from headway.queueing.tenants import check_tenant
 
 _COMMANDS_PER_ROUND: Final = 500
+_RECORDS_PER_ROUND: Final = 64
+"""Decoding one takes a tenth of a millisecond, in which the readers of this process get nothing."""
 
 
 class ListingSide(RedisSide):
@@ -148,15 +150,18 @@ class ListingSide(RedisSide):
 
     async def _statuses(self, job_ids: Sequence[str]) -> list[JobStatus | None]:
         """The records of several jobs of one lane; None where there is none."""
-        keys = [JobKeys(JobId.parse(job_id)) for job_id in job_ids]
-        asked: list[tuple[Argument, ...]] = []
-        for each in keys:
-            asked += [("HGETALL", each.record), ("XREVRANGE", each.stream, "+", "-", "COUNT", 8)]
-        replies = iter(await self._rounds(asked))
-        return [
-            decode_status(job_id, record, entries)
-            for job_id, record, entries in zip(job_ids, replies, replies, strict=True)
-        ]
+        statuses: list[JobStatus | None] = []
+        for first in range(0, len(job_ids), _RECORDS_PER_ROUND):
+            some = job_ids[first : first + _RECORDS_PER_ROUND]
+            asked: list[tuple[Argument, ...]] = []
+            for keys in [JobKeys(JobId.parse(job_id)) for job_id in some]:
+                asked += [("HGETALL", keys.record), ("XREVRANGE", keys.stream, "+", "-", "COUNT", 8)]
+            replies = iter(await self._server.pipeline(asked))
+            statuses += [
+                decode_status(job_id, record, entries)
+                for job_id, record, entries in zip(some, replies, replies, strict=True)
+            ]
+        return statuses
 
     async def _in_state(self, keys: LaneKeys, found: list[bytes], state: JobState) -> list[JobStatus]:
         """The jobs of these keys that are in a state; keys that are none of ours are passed over."""
