@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 
 import numpy as np
@@ -94,7 +94,9 @@ def masked(rows: Sequence[SamplingRow], maker: MaskMaker | None) -> Sequence[Sam
         return rows
     masks, places = maker.begin(wishes), count()
     return [
-        row if row.answer.grammar is None else replace(row, masks=masks, mask_place=next(places))
+        row
+        if row.answer.grammar is None
+        else SamplingRow(row.answer, row.index, row.guessed, masks, next(places))
         for row in rows
     ]
 

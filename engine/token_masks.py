@@ -68,10 +68,15 @@ class StepMasks:
     def __init__(self, future: Future[Masks], vocab_size: int) -> None:
         self._future = future
         self._vocab_size = vocab_size
+        self._made: Masks | None = None
+        self._address = 0
 
     def wait(self) -> Masks:
         """GrammarError: an answer cannot be held to its form any longer."""
-        return self._future.result()
+        if self._made is None:
+            self._made = self._future.result()
+            self._address = int(self._made.bits.ctypes.data)
+        return self._made
 
     def forced(self, place: int) -> int | None:
         """The only token that a row may choose; None: there are more."""
@@ -85,8 +90,8 @@ class StepMasks:
 
     def address(self, place: int) -> int:
         """Of one row's bits, for native code; valid as long as this lives."""
-        bits = self.wait().bits
-        return int(bits.ctypes.data) + place * bits.strides[0]
+        row_bytes = self.wait().bits.strides[0]
+        return self._address + place * row_bytes
 
 
 class MaskMaker:
@@ -169,8 +174,13 @@ def _hold_off_ends(mask: NDArray[np.int32], wish: MaskWish, index: int) -> None:
         return
     if is_early:
         ends |= sampling.stop_token_ids
+    allowed = [
+        token_id for token_id in ends if int(mask[token_id // WORD_BITS]) >> (token_id % WORD_BITS) & 1
+    ]
+    if not allowed:
+        return
     without = mask.copy().view(np.uint32)
-    for token_id in ends:
+    for token_id in allowed:
         without[token_id // WORD_BITS] &= ~np.uint32(1 << (token_id % WORD_BITS))
     if np.any(without):
         mask[:] = without.view(np.int32)
