@@ -4,7 +4,7 @@ PYTHON ?= python3
 export PYTHON
 BIN := .venv/bin
 
-.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak deterministic chaos bench-queue bench-stalled bench-engine bench-peers soak-memory gpu-check format constraints clean
+.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak soak-batch deterministic chaos conformance bench-queue bench-readers bench-stalled bench-structured bench-engine bench-peers soak-memory gpu-check format constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -41,8 +41,15 @@ soak: dev ## random walks of 10⁶ steps and every mutant (about 25 minutes on o
 deterministic: dev ## 50 answers of the demo model, bit for bit alone, in batches, preempted and resumed (about 10 minutes)
 	@$(BIN)/pytest -m soak --timeout=0 tests/engine/test_deterministic_smollm2.py $(ARGS)
 
+soak-batch: dev ## 50,000 lines, 200 MB, on the scripted model while its Celery workers are killed 20 times (about 8 minutes)
+	@$(BIN)/python -m tests.services.batch.soak $(ARGS)
+
 chaos: dev ## jobs stream while workers, server, network and clocks fail (21 minutes; ARGS="--seed 7 --seconds 60")
 	@$(BIN)/python -m tests.chaos $(ARGS)
+
+conformance: dev ## 20,000 generated calls to a real service: no 5xx, nothing that /openapi.json does not say; three clients on the real model (about 5 minutes)
+	@$(BIN)/pytest -m soak --timeout=0 tests/conformance
+	@$(BIN)/python -m tests.conformance $(ARGS)
 
 bench-queue: setup ## what the queue costs its server, and what streaming through it costs the engine (about 5 minutes)
 	@is_missed=0; \
@@ -53,11 +60,17 @@ bench-queue: setup ## what the queue costs its server, and what streaming throug
 bench-stalled: setup ## does a reader that stops reading slow anybody else down? (about 2 minutes)
 	@$(BIN)/python ops/bench/stalled_reader.py $(ARGS)
 
+bench-readers: setup ## 2,000 streams on one gateway: none lost, how late a token is, what each takes (about 2 minutes)
+	@$(BIN)/python ops/bench/readers.py $(ARGS)
+
 soak-memory: setup ## does a worker's memory grow under half an hour of mixed jobs?
 	@$(BIN)/python ops/bench/memory_soak.py $(ARGS)
 
 gpu-check: setup ## every kernel and the engine on this machine's GPU, against the CPU and the chip's limits (under 8 minutes)
 	@$(BIN)/python ops/gpu_check $(ARGS)
+
+bench-structured: setup ## what it costs to hold 16 answers to a JSON Schema, in turns with free ones (about 5 minutes)
+	@$(BIN)/python ops/bench/structured.py $(ARGS)
 
 bench-engine: setup ## the engine alone: tokens per second and per-step budget by kernels and weights (about 10 minutes)
 	@$(BIN)/python ops/bench/engine.py $(ARGS)
@@ -69,7 +82,7 @@ format: dev ## let ruff format and fix
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
 constraints: dev ## write the installed versions to constraints.txt
-	@ops/write_constraints
+	@$(BIN)/python ops/write_constraints
 
 clean: ## remove the environment and all caches
 	rm -rf .venv build dist *.egg-info src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -9,6 +9,9 @@ import torch
 from numpy.typing import NDArray
 
 from headway.engine.drafts import drafts_of, right_tokens
+from headway.engine.errors import UnsupportedError
+from headway.engine.grammar_state import GrammarState
+from headway.engine.grammars import Grammars
 from headway.engine.token_history import TokenHistory
 from headway.engine.values import Admitted, Chunk, RequestKey, Sampled, Sampling
 from headway.kernels.host_arrays import as_float64
@@ -32,14 +35,16 @@ class Answer:
         "_native_table_address",
         "_prompt_tokens",
         "_table",
+        "grammar",
         "history",
         "key",
         "sampling",
     )
 
-    def __init__(self, admitted: Admitted) -> None:
+    def __init__(self, admitted: Admitted, grammars: Grammars | None = None) -> None:
         self.key: RequestKey = admitted.key
         self.sampling: Sampling = admitted.sampling
+        self.grammar = grammar_of(admitted, grammars)
         self.history: TokenHistory | None = None
         if has_penalties(admitted.sampling):
             self.history = TokenHistory(admitted.prompt_token_ids, admitted.generated_token_ids)
@@ -78,6 +83,11 @@ class Answer:
 
         Its own guesses are not counted: the step may come again.
         """
+        if self.grammar is not None:
+            if self._kept:
+                self.grammar.tell(self._kept_start - self._prompt_tokens, self._kept)
+            tokens = chunk.token_ids[: len(chunk.token_ids) - chunk.draft_tokens]
+            self.grammar.tell(chunk.start - self._prompt_tokens, tokens)
         if self.history is None:
             return
         known = self.history.known_tokens
@@ -112,6 +122,16 @@ def keep_right(
             answer.keep(chunk, len(entries) - 1)
         kept += entries
     return tuple(kept)
+
+
+def grammar_of(admitted: Admitted, grammars: Grammars | None) -> GrammarState | None:
+    """Where an announced answer is in its grammar; None: it has none. GrammarError, UnsupportedError."""
+    source = admitted.sampling.grammar
+    if source is None:
+        return None
+    if grammars is None:
+        raise UnsupportedError("this runner cannot hold an answer to a form")
+    return grammars.start(source, admitted.generated_token_ids)
 
 
 def has_penalties(sampling: Sampling) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jinja2
 from jinja2 import nodes
@@ -17,13 +17,15 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from headway.engine.chat_turns import in_words, template_turns
 from headway.engine.errors import ChatTemplateError
 
 
 class ChatTemplate:
     """One compiled template; ``special_tokens`` (``bos_token``, …) are what the template may write by name.
 
-    A template that does not compile is reported when a chat is asked for: completions still work.
+    ``tool_source``: a second one for conversations with tools, as some models have it. A template that does
+    not compile is reported when a chat is asked for: completions still work.
     """
 
     def __init__(
@@ -31,30 +33,49 @@ class ChatTemplate:
         source: str | None,
         special_tokens: Mapping[str, str],
         *,
+        tool_source: str | None = None,
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
         self._special_tokens = dict(special_tokens)
+        self.source = (source or "") + (tool_source or "")
+        """The text of the template, or of both; empty where there is none."""
         self._template: jinja2.Template | None = None
+        self._tool_template: jinja2.Template | None = None
+        self.knows_tools = False
+        """Whether the template shows tools itself; else they are told in words."""
         self._refusal = "this model has no chat template; use /v1/completions with a prompt instead"
         if source is None:
             return
         try:
-            self._template = _environment().from_string(source, _functions(now))
+            environment = _environment()
+            self._template = environment.from_string(source, _functions(now))
+            if tool_source is not None:
+                self._tool_template = environment.from_string(tool_source, _functions(now))
+            self.knows_tools = any(_reads_tools(environment, text) for text in (source, tool_source or ""))
         except jinja2.TemplateError as error:
             self._refusal = f"the model's chat template is broken ({error}); use /v1/completions instead"
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The prompt for these messages and the assistant's turn; ChatTemplateError when refused."""
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        names: Mapping[str, object] | None = None,
+    ) -> str:
+        """The prompt for these messages and the assistant's turn; ChatTemplateError when refused.
+
+        ``names`` are further names for the template; ``add_generation_prompt`` may be among them.
+        """
         if self._template is None:
             raise ChatTemplateError(self._refusal)
-        conversation = [dict(message) for message in messages]
+        turns = template_turns(messages, knows_developer="developer" in self.source)
+        if not self.knows_tools:
+            turns, tools = in_words(turns, tools), ()
+        has_tools = bool(tools) or any(turn["role"] == "tool" for turn in turns)
+        template = self._tool_template if has_tools and self._tool_template is not None else self._template
+        told = {"documents": None, "add_generation_prompt": True} | dict(names or {}) | self._special_tokens
         try:
-            return self._template.render(
-                messages=conversation,
-                tools=None,
-                documents=None,
-                add_generation_prompt=True,
-                **self._special_tokens,
+            return template.render(
+                told | {"messages": turns, "tools": [dict(tool) for tool in tools] or None}
             )
         except Exception as error:
             # Template code meets a stranger's messages: whatever it trips over is about this request only.
@@ -67,6 +88,11 @@ def _environment() -> ImmutableSandboxedEnvironment:
     )
     environment.filters["tojson"] = _to_json
     return environment
+
+
+def _reads_tools(environment: jinja2.Environment, source: str) -> bool:
+    """Whether a template looks at ``tools``."""
+    return any(name.name == "tools" for name in environment.parse(source).find_all(nodes.Name))
 
 
 def _functions(now: Callable[[], datetime]) -> dict[str, object]:

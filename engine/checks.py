@@ -4,19 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from headway.engine.errors import ContextLengthError, InvalidTokenError, RequestError
-from headway.engine.interfaces import Runner
+from headway.engine.errors import ContextLengthError, InvalidTokenError, RequestError, UnsupportedError
+from headway.engine.interfaces import GrammarChecks, Runner
 from headway.engine.values import RequestSpec
 
 
 def check_request(spec: RequestSpec, runner: Runner) -> None:
-    """Raise RequestError (ContextLengthError, InvalidTokenError) for what this runner can never serve."""
+    """Raise RequestError (ContextLengthError, InvalidTokenError, GrammarError) for what this runner can never
+    serve.
+
+    A grammar that was not seen before is compiled for it, which may take seconds.
+    """
     _check_counts(spec)
     _check_length(spec, runner)
     _check_tokens("prompt_token_ids", spec.prompt_token_ids, runner.vocab_size)
     _check_tokens("generated_token_ids", spec.generated_token_ids, runner.vocab_size)
     _check_tokens("sampling.stop_token_ids", spec.sampling.stop_token_ids, runner.vocab_size)
     _check_tokens("sampling.logit_bias", [token for token, _ in spec.sampling.logit_bias], runner.vocab_size)
+    if spec.sampling.grammar is not None:
+        _check_grammar(spec.sampling.grammar, runner)
+
+
+def _check_grammar(source: str, runner: Runner) -> None:
+    grammars: GrammarChecks | None = getattr(runner, "grammars", None)
+    if grammars is None:
+        raise UnsupportedError(
+            "this model's runner cannot hold an answer to a form: leave the constraint out"
+        )
+    grammars.check(source)
 
 
 def _check_counts(spec: RequestSpec) -> None:

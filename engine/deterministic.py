@@ -55,14 +55,16 @@ class RowByRowSampler(Sampler):
             initializer=partial(torch.set_num_threads, 1),
         )
 
-    def sample(self, logits: Tensor, rows: Sequence[SamplingRow]) -> tuple[Sampled, ...]:
+    def sample(
+        self, logits: Tensor, rows: Sequence[SamplingRow], *, are_masked: bool = False
+    ) -> tuple[Sampled, ...]:
         """As ``Sampler.sample``, with the same bits in every batch."""
-        return tuple(self._threads.map(self._alone, logits.unbind(), rows))
+        return tuple(self._threads.map(partial(self._alone, are_masked=are_masked), logits.unbind(), rows))
 
     @torch.inference_mode()
-    def _alone(self, logits: Tensor, row: SamplingRow) -> Sampled:
+    def _alone(self, logits: Tensor, row: SamplingRow, *, are_masked: bool) -> Sampled:
         # A copy: vectors begin where memory is aligned, so a row in the middle would be cut differently.
-        return super().sample(logits.clone().unsqueeze(0), (row,))[0]
+        return super().sample(logits.clone().unsqueeze(0), (row,), are_masked=are_masked)[0]
 
 
 def mark_of(runner: Runner) -> str:

@@ -6,6 +6,7 @@ EngineError
 │   ├── InvalidTokenError   a token id outside the vocabulary
 │   ├── DeadlineError       it cannot end before its deadline, by prediction
 │   ├── ChatTemplateError   the model has no chat template, or it refuses these messages
+│   ├── GrammarError        no answer can be held to the form that was asked for
 │   └── UnsupportedError    a feature that this model or runner does not have
 ├── EngineFullError         no room to wait here now; the request itself is fine
 ├── ModelError              the model cannot be loaded: missing files, unknown architecture, damaged weights
@@ -47,6 +48,12 @@ class ChatTemplateError(RequestError):
     """The model has no chat template, or its template refuses these messages."""
 
     code = "chat_template_error"
+
+
+class GrammarError(RequestError):
+    """The form that an answer must have is wrong, too much to follow, or allows no text at all."""
+
+    code = "invalid_grammar"
 
 
 class UnsupportedError(RequestError):

@@ -32,6 +32,8 @@ from headway.kernels.triton_language import AVAILABLE
 GpuQuantization: TypeAlias = Literal["none", "int8", "fp8"]
 """Of the layers' weights, one scale per output; activations and head keep their dtype."""
 
+MASK_THREADS = 4
+"""Of the host, that find out what constrained requests may choose."""
 KV_SHARE = 0.9
 """Of the memory that the weights leave, for the KV cache unless it was given: the rest is for activations,
 graphs and the libraries' workspaces."""
@@ -105,6 +107,7 @@ def load_fused_runner(
         graphs=graphs if gpu.has_graphs else None,
         kernels=_in_words(chip, gpu, shard, graphs is not None),
     )
+    runner.hold_to_grammars(checkpoint.tokenizer, threads=MASK_THREADS)
     rows = tuple(count for count in DECODE_TOKENS if count < 2 * gpu.max_sequences)
     warm_up(runner, decode_rows=rows, times=DECODE_MEETINGS + 1 if gpu.has_graphs else 1)
     return runner

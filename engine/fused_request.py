@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.engine.answer import has_penalties, signed_64
+from headway.engine.answer import grammar_of, has_penalties, signed_64
 from headway.engine.chunk_checks import check_chunk
+from headway.engine.grammars import Grammars
 from headway.engine.sampler import SMALLEST_TEMPERATURE
 from headway.engine.token_counts import KnownTokens
 from headway.engine.values import PLACEHOLDER, Admitted, Chunk, RequestKey, Sampling
@@ -18,10 +19,10 @@ from headway.engine.values import PLACEHOLDER, Admitted, Chunk, RequestKey, Samp
 class FusedRequest:
     """Sampling parameters in the kernels' terms, and the block table as an array."""
 
-    __slots__ = ("_block_table", "_prompt_tokens", "_table", "floor", "key", "known", "sampling", "seed",
-                 "temperature")  # fmt: skip
+    __slots__ = ("_block_table", "_prompt_tokens", "_table", "floor", "grammar", "key", "known", "sampling",
+                 "seed", "temperature")  # fmt: skip
 
-    def __init__(self, admitted: Admitted) -> None:
+    def __init__(self, admitted: Admitted, grammars: Grammars | None = None) -> None:
         sampling = admitted.sampling
         self.key: RequestKey = admitted.key
         self.sampling: Sampling = sampling
@@ -31,6 +32,7 @@ class FusedRequest:
         self.seed = signed_64(sampling.seed)
         self.known: KnownTokens | None = KnownTokens(admitted) if has_penalties(sampling) else None
         """None: it has no penalties, so its tokens need not be kept."""
+        self.grammar = grammar_of(admitted, grammars)
         self._block_table: tuple[int, ...] = ()
         self._table: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
@@ -47,13 +49,20 @@ class FusedRequest:
 
     def learn(self, chunk: Chunk) -> None:
         """Remember the chunk's tokens if anybody will ask: no guesses, nor what only the device knows."""
-        if self.known is not None and chunk.token_ids[0] != PLACEHOLDER:
-            self.known.learn(chunk.start, chunk.token_ids[: len(chunk.token_ids) - chunk.draft_tokens])
+        if chunk.token_ids[0] == PLACEHOLDER:
+            return
+        token_ids = chunk.token_ids[: len(chunk.token_ids) - chunk.draft_tokens]
+        if self.known is not None:
+            self.known.learn(chunk.start, token_ids)
+        if self.grammar is not None:
+            self.grammar.tell(chunk.start - self._prompt_tokens, token_ids)
 
     def hear(self, index: int, token_id: int) -> None:
         """Token ``index`` of the answer was chosen."""
         if self.known is not None:
             self.known.learn(self._prompt_tokens + index, (token_id,))
+        if self.grammar is not None:
+            self.grammar.tell(index, (token_id,))
 
 
 class FusedRequests:
@@ -64,15 +73,17 @@ class FusedRequests:
         self._block_size = block_size
         self._requests: dict[str, FusedRequest] = {}
 
-    def update(self, released: Sequence[RequestKey], admitted: Sequence[Admitted]) -> list[FusedRequest]:
-        """Forget and learn; returns the forgotten ones."""
+    def update(
+        self, released: Sequence[RequestKey], admitted: Sequence[Admitted], grammars: Grammars | None
+    ) -> list[FusedRequest]:
+        """Forget and learn; returns the forgotten ones. ``grammars``: of constrained newcomers."""
         gone: list[FusedRequest] = []
         for key in released:
             request = self._requests.get(key.request_id)
             if request is not None and request.key == key:
                 gone.append(self._requests.pop(key.request_id))
         for newcomer in admitted:
-            self._requests[newcomer.key.request_id] = FusedRequest(newcomer)
+            self._requests[newcomer.key.request_id] = FusedRequest(newcomer, grammars)
         return gone
 
     def of(self, chunk: Chunk) -> FusedRequest:

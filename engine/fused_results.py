@@ -11,6 +11,7 @@ from torch import Tensor
 from headway.engine.drafts import drafts_of, right_tokens, sampling_rows
 from headway.engine.fused_request import FusedRequest
 from headway.engine.fused_step import Bucket
+from headway.engine.sampler import likely
 from headway.engine.values import Chunk, Logprobs, RequestKey, Sampled
 from headway.kernels.host_arrays import float_list, float_rows, int_list, int_rows
 
@@ -110,6 +111,6 @@ class ChosenRows:
         return [
             None
             if (top := row.request.sampling.logprobs) is None
-            else Logprobs(picked[i], tuple(zip(ids[i][:top], values[i][:top], strict=True)))
+            else Logprobs(picked[i], likely(ids[i][:top], values[i][:top]))
             for i, row in enumerate(rows)
         ]

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -25,12 +25,13 @@ from torch import Tensor
 
 from headway.engine.copy_bus import CudaBus
 from headway.engine.errors import InvariantError
+from headway.engine.fused_masks import FusedMasks
 from headway.engine.fused_model import FusedModel
 from headway.engine.fused_places import FusedPlaces
 from headway.engine.fused_request import FusedRequest, FusedRequests
 from headway.engine.fused_results import ChosenRows, FusedRow, chosen_rows, rows_of
 from headway.engine.fused_sampler import FusedSampler
-from headway.engine.fused_step import PackedStep, fused_inputs, pack_fused
+from headway.engine.fused_step import Bucket, PackedStep, fused_inputs, pack_fused
 from headway.engine.host_cache import HostCache
 from headway.engine.kv_cache import KVCache
 from headway.engine.model_config import ModelConfig
@@ -91,6 +92,7 @@ class FusedRunner(PooledRunner):
         self._chip = chip
         self._clock = clock
         self._sampler = FusedSampler(config.vocab_size, config.eos_token_ids, shape.device, chip)
+        self._waiting_logits = FusedMasks(config.vocab_size, shape.device)
         self._places = FusedPlaces(shape.device, self._sampler)
         self._graphs = StepGraphs(graphs)
         self._results = [self._result() for _ in range(PIECES)]
@@ -176,7 +178,7 @@ class FusedRunner(PooledRunner):
 
     def _announced(self, plan: StepPlan) -> list[FusedRequest]:
         """The chunks' requests, after what the plan says of who comes and goes."""
-        for gone in self._requests.update(plan.released, plan.admitted):
+        for gone in self._requests.update(plan.released, plan.admitted, self.grammars):
             self._sampler.forget(gone)
         return [self._requests.of(chunk) for chunk in plan.chunks]
 
@@ -198,7 +200,10 @@ class FusedRunner(PooledRunner):
         """Launch model and sampling, and fetch what they choose; whether with log-probabilities."""
         packed = self._pack(chunks, requests, token_ids)
         bucket = self._sampler.extend(packed.bucket(has_graphs=self._graphs.are_used), rows)
-        if self._sampler.make_room(bucket, rows):
+        has_moved = self._sampler.make_room(bucket, rows)
+        if bucket.is_masked:
+            has_moved |= self._waiting_logits.make_room(bucket.rows)
+        if has_moved:
             self._graphs.clear()
         bucket, placement = self._places.place(bucket, packed.lines)
         placement.upload(piece, {**packed.content, **self._sampler.content(bucket, rows)})
@@ -207,7 +212,9 @@ class FusedRunner(PooledRunner):
 
         def work() -> None:
             logits = self._model.forward(inputs, self._cache, self._sampler.chosen.tokens)
-            if bucket.rows:
+            if bucket.is_masked:
+                self._waiting_logits.keep(logits)
+            elif bucket.rows:
                 self._sampler.choose(logits, bucket, arrays)
 
         if bucket.is_kept:
@@ -215,10 +222,23 @@ class FusedRunner(PooledRunner):
             self._graphs.run(bucket, work, meetings=meetings)
         else:
             work()
+        if bucket.is_masked:
+            self._choose_masked(bucket, arrays, rows, piece)
         if self._results[piece].room != self._sampler.chosen.room:
             self._results[piece] = self._result()
         self._results[piece].copy_from(self._sampler.chosen, bucket)
         return bucket.top_logprobs is not None
+
+    def _choose_masked(
+        self, bucket: Bucket, arrays: Mapping[str, Tensor], rows: Sequence[FusedRow], piece: int
+    ) -> None:
+        """Launch the choice of a step whose forward pass is under way."""
+        assert self._masks is not None, "a grammar was announced to a runner without any"
+        for step in self._launched:  # what the step before has chosen comes before what this one may
+            step.arrived()
+            self._results[step.piece].read(step.plan.chunks, step.rows, has_logprobs=False)
+        logits = self._waiting_logits.masked(bucket.rows, rows, self._masks, piece)
+        self._sampler.choose(logits, bucket, arrays)
 
     def _pack(
         self,

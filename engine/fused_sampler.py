@@ -60,6 +60,7 @@ class FusedSampler:
             is_penalised=any(row.request.known is not None for row in rows),
             biases=_bucketed(len(self._biases(rows)), FEWEST_BIASES),
             top_logprobs=max(FEWEST_TOP, next_power_of_two(max(tops))) if tops else None,
+            is_masked=any(row.request.grammar is not None for row in rows),
         )
 
     def make_room(self, bucket: Bucket, requested: Sequence[FusedRow]) -> bool:
@@ -173,7 +174,7 @@ class FusedSampler:
                     for token, bias in sampling.logit_bias
                     if 0 <= token < self._vocab_size
                 ]
-            if row.index < sampling.min_tokens:
+            if row.index < sampling.min_tokens and row.request.grammar is None:  # else its mask says so
                 ends = sampling.stop_token_ids
                 if not sampling.ignore_eos:
                     ends |= self._eos_token_ids

@@ -91,6 +91,8 @@ class Bucket:
     """Logits that something is added to."""
     top_logprobs: int | None = None
     """None: no row wants log-probabilities; else how many of the most likely ones are looked up."""
+    is_masked: bool = False
+    """Some rows are held to a grammar: they choose after the forward pass, not with it."""
 
     @property
     def merges(self) -> int:

@@ -39,7 +39,8 @@ def tokenizer_from_folder(folder: Path, eos_token_ids: frozenset[int], *, vocab_
         eos_token_ids=eos_token_ids if own is None else eos_token_ids | {own},
         around=_around(backend, settings, special),
     )
-    template = ChatTemplate(_chat_template(folder, settings), special)
+    source, tool_source = _chat_templates(folder, settings)
+    template = ChatTemplate(source, special, tool_source=tool_source)
     return TextTokenizer(backend, _spelling(folder, backend), special_ids, template, vocab_size=vocab_size)
 
 
@@ -88,10 +89,13 @@ def _around(
     return ids("add_bos_token", "bos_token"), ids("add_eos_token", "eos_token")
 
 
-def _chat_template(folder: Path, settings: Mapping[str, object]) -> str | None:
-    """``chat_template.jinja`` goes first, then the setting: one template, or the one named default."""
+def _chat_templates(folder: Path, settings: Mapping[str, object]) -> tuple[str | None, str | None]:
+    """The template, and another one for tools where the model has two.
+
+    ``chat_template.jinja`` goes first, then the setting: one template, or those named default and tool_use.
+    """
     try:
-        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+        return (folder / "chat_template.jinja").read_text(encoding="utf-8"), None
     except FileNotFoundError:
         pass
     except (OSError, ValueError) as error:
@@ -103,7 +107,12 @@ def _chat_template(folder: Path, settings: Mapping[str, object]) -> str | None:
         entries = [
             cast(dict[str, object], entry) for entry in cast(list[object], stored) if isinstance(entry, dict)
         ]
-        stored = next((entry.get("template") for entry in entries if entry.get("name") == "default"), None)
+        named = {entry.get("name"): entry.get("template") for entry in entries}
+        return _source(named.get("default")), _source(named.get("tool_use"))
+    return _source(stored), None
+
+
+def _source(stored: object) -> str | None:
     return stored if isinstance(stored, str) else None
 
 

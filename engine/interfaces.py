@@ -5,8 +5,8 @@ Real and scripted implementations keep the same promises and pass the same tests
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from headway.engine.values import StepPlan, StepResult
 
@@ -76,6 +76,15 @@ class LaunchingRunner(Runner, Protocol):
         ...
 
 
+class GrammarChecks(Protocol):
+    """``grammars`` of a runner that can hold answers to a form; one without cannot."""
+
+    def check(self, source: str) -> None:
+        """Have a grammar ready for steps; GrammarError for one that no answer can be held to. From any
+        thread."""
+        ...
+
+
 class Tokenizer(Protocol):
     """Text to ids and back."""
 
@@ -93,8 +102,21 @@ class Tokenizer(Protocol):
         """Ids of a text; special tokens written out in it are recognised, as Hugging Face's tokenizers do."""
         ...
 
-    def render_chat(self, messages: Sequence[dict[str, str]]) -> tuple[int, ...]:
-        """Apply the model's chat template with the generation prompt; raises RequestError when it refuses."""
+    @property
+    def chat_template(self) -> str:
+        """The text of the model's chat template; empty where it has none."""
+        ...
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        names: Mapping[str, object] | None = None,
+    ) -> tuple[int, ...]:
+        """Apply the model's chat template with the generation prompt; raises RequestError when it refuses.
+
+        Messages and tools as OpenAI's clients write them; ``names`` are further names for the template.
+        """
         ...
 
     def token_bytes(self, token_id: int) -> bytes:

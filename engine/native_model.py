@@ -41,11 +41,17 @@ class NativeModel:
         self._step.wake()
 
     def forward(
-        self, chunks: Sequence[Chunk], answers: Sequence[Answer], rows: Sequence[int], kept_rows: int
+        self,
+        chunks: Sequence[Chunk],
+        answers: Sequence[Answer],
+        rows: Sequence[int],
+        kept_rows: int,
+        masks: Sequence[int] = (),
     ) -> tuple[Int32s, Tensor]:
         """Write the KV of all tokens; (most likely tokens of the rows, logits of the first ``kept_rows``).
 
-        ``rows`` are packed tokens: the chunks' one after another. The results live until the next step.
+        ``rows`` are packed tokens: the chunks' one after another. ``masks``: of each row, as ``CpuStep.run``
+        has them. The results live until the next step.
         """
         token_ids: list[int] = []
         for chunk in chunks:
@@ -59,6 +65,7 @@ class NativeModel:
             ],
             rows=rows,
             kept_rows=kept_rows,
+            masks=masks,
         )
 
     def sample(
@@ -68,22 +75,39 @@ class NativeModel:
         rows: Sequence[SamplingRow],
         sampler: Sampler,
     ) -> tuple[Sampled, ...]:
-        """One token per sampling row; only rows that do more than take the largest logit need theirs."""
+        """One token per sampling row; only rows that do more than take the largest logit need theirs.
+
+        Forms are kept where logits are computed, so what they forbid is never looked at again; where one
+        leaves a single token, nothing is computed for it.
+        """
         last_tokens = [
             end - row
             for end, chunk in zip(_ends(chunks), chunks, strict=True)
             for row in range(sampling_rows(chunk), 0, -1)
         ]
-        order = sorted(range(len(rows)), key=lambda i: rows[i].takes_most_likely)
-        kept = sum(not row.takes_most_likely for row in rows)
-        most_likely, logits = self.forward(chunks, answers, [last_tokens[i] for i in order], kept)
+        forced = {i: token for i, row in enumerate(rows) if (token := row.forced) is not None}
+        order = sorted(set(range(len(rows))) - forced.keys(), key=lambda i: rows[i].takes_most_likely)
+        kept = sum(not rows[i].takes_most_likely for i in order)
+        most_likely, logits = self.forward(
+            chunks,
+            answers,
+            [last_tokens[i] for i in order],
+            kept,
+            masks=[rows[i].mask_address for i in order],
+        )
         tokens: list[int] = most_likely.tolist()
         sampled = (
-            dict(zip(order, sampler.sample(logits, [rows[i] for i in order[:kept]]), strict=False))
+            dict(
+                zip(
+                    order,
+                    sampler.sample(logits, [rows[i] for i in order[:kept]], are_masked=True),
+                    strict=False,
+                )
+            )
             if kept
             else {}
         )
-        for i, token in zip(order[kept:], tokens[kept:], strict=True):
+        for i, token in (*zip(order[kept:], tokens[kept:], strict=True), *forced.items()):
             sampled[i] = Sampled(rows[i].answer.key, token)
         return tuple([sampled[i] for i in range(len(rows))])
 

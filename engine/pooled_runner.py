@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 
+from headway.engine.grammars import Grammars
 from headway.engine.host_cache import HostCache
+from headway.engine.interfaces import Tokenizer
 from headway.engine.kv_cache import KVCache
 from headway.engine.model_config import ModelConfig
+from headway.engine.token_masks import MaskMaker
 
 
 class PooledRunner:
@@ -23,6 +27,16 @@ class PooledRunner:
         self._max_model_len = max_model_len
         self._vocab_size = config.vocab_size
         self._eos_token_ids = config.eos_token_ids
+        self.grammars: Grammars | None = None
+        """What holds answers to their form; None: this runner cannot."""
+        self._masks: MaskMaker | None = None
+
+    def hold_to_grammars(self, tokenizer: Callable[[], Tokenizer], *, threads: int) -> None:
+        """Take constrained requests from now on; so many threads compute masks."""
+        self.grammars = Grammars(
+            tokenizer, vocab_size=self._vocab_size, end_token_ids=self._eos_token_ids, threads=threads
+        )
+        self._masks = MaskMaker(self.grammars, beside=self._cache.pools.device.type == "cuda")
 
     @property
     def block_count(self) -> int:

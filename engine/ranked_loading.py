@@ -90,5 +90,6 @@ def _load_torch(
             host_slots=settings.host_cache_bytes // block_bytes(config, size, number),
             kernels=kernels,
         )
+    runner.hold_to_grammars(checkpoint.tokenizer, threads=settings.threads)
     warm_up(runner)  # all ranks at once: their sums meet
     return runner, kernels

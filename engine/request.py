@@ -125,9 +125,11 @@ def end_by_token(
     """Whether the token at ``index`` of the answer is its last, and why.
 
     End tokens count from index ``min_tokens`` on (the runner masks them before that); they are part of the
-    tokens, not of the text.
+    tokens, not of the text. Where a grammar let one through, nothing else was left.
     """
     sampling = spec.sampling
+    if sampling.grammar is not None and token_id in eos_token_ids:
+        return FinishReason.STOP
     if index >= sampling.min_tokens:
         if token_id in sampling.stop_token_ids:
             return FinishReason.STOP

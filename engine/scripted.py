@@ -10,10 +10,11 @@ import hashlib
 import math
 import re
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from headway.engine.chat_turns import in_words, template_turns
 from headway.engine.drafts import count_right, drafts_of
 from headway.engine.errors import InvalidTokenError, InvariantError
 from headway.engine.last_step import LastStep
@@ -52,12 +53,20 @@ class ByteTokenizer:
         ids += text[start:].encode()
         return tuple(ids)
 
-    def render_chat(self, messages: Sequence[dict[str, str]]) -> tuple[int, ...]:
+    chat_template = ""
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        names: Mapping[str, object] | None = None,
+    ) -> tuple[int, ...]:
         """ChatML with the generation prompt; special tokens written in a message are plain text."""
         ids: list[int] = []
-        for message in messages:
+        for message in in_words(template_turns(messages, knows_developer=True), tools):
             ids += [IM_START, *f"{message['role']}\n{message['content']}".encode(), IM_END, *b"\n"]
-        return (*ids, IM_START, *b"assistant\n")
+        is_asked = (names or {}).get("add_generation_prompt", True)
+        return (*ids, IM_START, *b"assistant\n") if is_asked else tuple(ids)
 
     def token_bytes(self, token_id: int) -> bytes:
         """The byte itself; empty for special tokens."""

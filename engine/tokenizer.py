@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import tokenizers
 from tokenizers import AddedToken
@@ -15,6 +15,14 @@ from tokenizers import AddedToken
 from headway.engine.chat_template import ChatTemplate
 from headway.engine.errors import InvalidTokenError, ModelError, RequestError
 
+SHOWN_TOKENS: Final = frozenset(
+    {
+        *("<think>", "</think>", "[THINK]", "[/THINK]"),
+        *("<tool_call>", "</tool_call>", "<|python_tag|>"),
+        *("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
+    }
+)
+"""Special tokens that a reader needs: without them a call or a thought could not be told from words."""
 SPACE_MARK: Final = "▁"  # SentencePiece's stand-in for a space
 
 
@@ -85,9 +93,19 @@ class TextTokenizer:
         prefix, suffix = around
         return (*prefix, *ids, *suffix)
 
-    def render_chat(self, messages: Sequence[dict[str, str]]) -> tuple[int, ...]:
+    @property
+    def chat_template(self) -> str:
+        """The text of the model's chat template; empty where it has none."""
+        return self._chat_template.source
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        names: Mapping[str, object] | None = None,
+    ) -> tuple[int, ...]:
         """Ids of the prompt that the model's chat template makes; ChatTemplateError when it refuses."""
-        return self.encode(self._chat_template.render(messages), add_special_tokens=False)
+        return self.encode(self._chat_template.render(messages, tools, names), add_special_tokens=False)
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token adds after earlier text; empty for special tokens and unused ids.
@@ -125,7 +143,8 @@ class _TokenBytes:
         # Added tokens are matched in the text as they stand, outside the vocabulary's spelling.
         added = backend.get_added_tokens_decoder()
         self._added = {
-            token_id: b"" if token.special else token.content.encode() for token_id, token in added.items()
+            token_id: b"" if token.special and token.content not in SHOWN_TOKENS else token.content.encode()
+            for token_id, token in added.items()
         }
 
     def of(self, token_id: int, token: str) -> bytes:

@@ -30,7 +30,7 @@ from headway.engine.native_weights import native_weight_bytes
 from headway.engine.pooled_runner import PooledRunner
 from headway.engine.quantization_check import WINDOW
 from headway.engine.rope import rotary_tables
-from headway.engine.sampler import Sampler, SamplingRow, rows_of
+from headway.engine.sampler import Sampler, SamplingRow, masked, rows_of
 from headway.engine.step_inputs import StepInputs, pack
 from headway.engine.torch_model import TorchModel
 from headway.engine.torch_weights import load_weights, weight_bytes
@@ -172,6 +172,7 @@ class TorchRunner(PooledRunner):
             is_deterministic=is_deterministic,
             weights=weights,
         )
+        runner.hold_to_grammars(checkpoint.tokenizer, threads=torch.get_num_threads())
         warm_up(runner)
         if is_deterministic:
             runner.kernels += f", deterministic {mark_of(runner)}"
@@ -183,13 +184,17 @@ class TorchRunner(PooledRunner):
         started = self._clock()
         if isinstance(self._model, NativeModel) and plan.chunks:
             self._model.wake()  # its threads get ready while the inputs are packed
+        if self._masks is not None:
+            self._masks.settle()
         self._update(plan.released, plan.admitted)
         chunks = self._last.fill(plan.chunks)
         answers = [self._answer(chunk) for chunk in chunks]
         self._host.move(plan)
         for answer, chunk in zip(answers, chunks, strict=True):
             answer.learn(chunk)
-        rows = [r for a, c in zip(answers, chunks, strict=True) if c.samples for r in rows_of(a, c)]
+        rows = masked(
+            [r for a, c in zip(answers, chunks, strict=True) if c.samples for r in rows_of(a, c)], self._masks
+        )
         sampled: tuple[Sampled, ...] = ()
         times: ComputeTimes | None = None
         if chunks:
@@ -231,7 +236,7 @@ class TorchRunner(PooledRunner):
             if answer is not None and answer.key == key:
                 del self._answers[key.request_id]
         for newcomer in admitted:
-            self._answers[newcomer.key.request_id] = Answer(newcomer)
+            self._answers[newcomer.key.request_id] = Answer(newcomer, self.grammars)
 
     def _answer(self, chunk: Chunk) -> Answer:
         answer = self._answers.get(chunk.key.request_id)

@@ -44,6 +44,9 @@ class Sampling:
     ignore_eos: bool = False
     logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None
+    grammar: str | None = None
+    """The form that the answer must have, in the grammar library's notation (``grammar_source``). It ends
+    where its form does, also before ``min_tokens`` and with ``ignore_eos``. None: any text."""
 
     @property
     def is_greedy(self) -> bool:
@@ -175,9 +178,9 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Natural-log probabilities after penalties and bias, before temperature and truncation.
+    """Natural-log probabilities after penalties, bias and grammar, before temperature and truncation.
 
-    ``top`` holds (token id, log-probability), best first.
+    ``top`` holds (token id, log-probability), best first, and no token that could not be chosen.
     """
 
     chosen: float

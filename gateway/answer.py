@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from headway.gateway.chunk_positions import ChunkPosition, position_of, resumed_position
 from headway.gateway.errors import ApiError, from_end, internal_error
 from headway.gateway.event_stream import EventStreamWriter, serve
 from headway.gateway.follow import Follower, Following
@@ -20,7 +22,7 @@ from headway.gateway.openai_styles import Envelope, Style
 from headway.gateway.quota_headers import quota_headers
 from headway.gateway.request_record import record_of
 from headway.gateway.sse import DONE, frame
-from headway.queueing.events import START, EndEvent, JobResult
+from headway.queueing.events import START, EndEvent, JobResult, StreamEvent
 from headway.queueing.messages import Job
 
 
@@ -55,7 +57,8 @@ class Answer(Response):
         meters = [self._meter(job, record.started) for job in self._jobs]
         run = JobRun(self._gateway, self._jobs, meters)
         writer = EventStreamWriter(self._gateway, send)
-        work = self._stream(run, writer) if self._streams else self._whole(run, scope, receive, send)
+        after = resumed_position(Headers(scope=scope), job_count=len(self._jobs)) if self._streams else None
+        work = self._stream(run, writer, after) if self._streams else self._whole(run, scope, receive, send)
         try:
             await serve(
                 self._gateway, work, writer, receive, abandon=run.abandon, job_ids=lambda: run.job_ids
@@ -76,26 +79,30 @@ class Answer(Response):
             streams=self._streams,
         )
 
-    async def _stream(self, run: JobRun, writer: EventStreamWriter) -> None:
+    async def _stream(self, run: JobRun, writer: EventStreamWriter, after: ChunkPosition | None) -> None:
         await run.submit()
         following = self._follow(run)
         chunks = ChunkStream(self._style, self._envelope, self._answer_id(run), self._includes_usage)
         with self._gateway.metrics.open_streams.track_inprogress():
             try:
-                await writer.pump(AnswerFrames(run, following, chunks), lambda: _job_headers(run))
+                await writer.pump(AnswerFrames(run, following, chunks, after), lambda: _job_headers(run))
             finally:
                 await following.close()
 
     async def _whole(self, run: JobRun, scope: Scope, receive: Receive, send: Send) -> None:
+        results = await self._results(run)
+        answer = whole_answer(self._style, self._envelope, self._answer_id(run), results)
+        await json_response(answer, headers=_job_headers(run))(scope, receive, send)
+
+    async def _results(self, run: JobRun) -> list[JobResult]:
+        """Post the jobs and wait for the end of all; raises ApiError for one that ended badly."""
         await run.submit()
         following = self._follow(run)
         try:
             await self._wait_for_ends(run, following)
         finally:
             await following.close()
-        results = [await self._result(job_id) for job_id in run.job_ids]
-        answer = whole_answer(self._style, self._envelope, self._answer_id(run), results)
-        await json_response(answer, headers=_job_headers(run))(scope, receive, send)
+        return [await self._result(job_id) for job_id in run.job_ids]
 
     async def _wait_for_ends(self, run: JobRun, following: Following) -> None:
         settings = self._gateway.settings
@@ -134,10 +141,16 @@ class Answer(Response):
 class AnswerFrames:
     """The frames of a streamed answer; ``[DONE]`` comes only after a normal end of all jobs."""
 
-    def __init__(self, run: JobRun, following: Following, chunks: ChunkStream) -> None:
+    def __init__(
+        self, run: JobRun, following: Following, chunks: ChunkStream, after: ChunkPosition | None = None
+    ) -> None:
+        """``after``: the chunk that the reader of a single job has already."""
         self._run = run
         self._following = following
         self._chunks = chunks
+        self._after = after
+        self._has_chunks = False
+        self._ended = 0
         self._failure: ApiError | None = None
         self._is_done = False
 
@@ -150,17 +163,35 @@ class AnswerFrames:
         frames: list[bytes] = []
         for number, event in await self._following.next_batch(wait_seconds):
             self._run.meters[number].saw(event)
-            # Cursors of several jobs cannot be told apart, so their chunks carry none.
-            event_id = str(event.cursor) if len(self._run.jobs) == 1 else None
-            frames += [frame(chunk, event_id=event_id) for chunk in self._chunks.chunks(number, event)]
-            if isinstance(event, EndEvent) and (error := from_end(event, self._run.job_ids[number])):
+            error = from_end(event, self._run.job_ids[number]) if isinstance(event, EndEvent) else None
+            chunks = self._chunks.chunks(number, event)
+            self._has_chunks = self._has_chunks or bool(chunks)
+            if isinstance(event, EndEvent) and (error is None or self._has_chunks):
+                chunks += self._usage()
+            frames += self._frames(event, chunks)
+            if error is not None:
                 return self._failed(error, frames)
         if self._following.has_ended:
             self._is_done = True
-            usage = self._chunks.usage_chunk()
-            frames += [frame(usage)] if usage is not None else []
             frames.append(DONE)
         return b"".join(frames)
+
+    def _usage(self) -> list[dict[str, object]]:
+        """The usage chunk once all jobs have ended, also when the last one ended badly: it is billed."""
+        self._ended += 1
+        usage = self._chunks.usage_chunk() if self._ended == len(self._run.jobs) else None
+        return [] if usage is None else [usage]
+
+    def _frames(self, event: StreamEvent, chunks: list[dict[str, object]]) -> list[bytes]:
+        if len(self._run.jobs) > 1:
+            # Cursors of several jobs cannot be told apart, so their chunks carry none.
+            return [frame(chunk) for chunk in chunks]
+        places = [position_of(event.cursor, index, len(chunks)) for index in range(len(chunks))]
+        return [
+            frame(chunk, event_id=str(place))
+            for chunk, place in zip(chunks, places, strict=True)
+            if self._after is None or place > self._after
+        ]
 
     def _failed(self, error: ApiError, frames: list[bytes]) -> bytes:
         """What came before the failure goes out first; with nothing before it, the failure is the answer."""

@@ -9,6 +9,8 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from headway.gateway.errors import ApiError, unavailable
+from headway.gateway.open_requests import OpenRequests
+from headway.gateway.request_record import record_of
 from headway.queueing.errors import QueueingError, unknown_job
 from headway.queueing.events import JobStatus
 from headway.queueing.protocol import Queue
@@ -17,19 +19,25 @@ from headway.queueing.tenant_book import TenantBook
 _log = structlog.stdlib.get_logger("headway.gateway")
 
 _SCHEME: Final = "bearer "
+DEFAULT_TENANT: Final = "default"
+MAX_TENANT_CHARS: Final = 64
 
 
 class Callers:
     """Identifies callers, and says in the log when the service becomes open or closed."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, open_requests: OpenRequests) -> None:
         self._queue = queue
+        self._open_requests = open_requests
         self._was_open: bool | None = None
         self._told: tuple[str, ...] = ()
 
     async def identify(self, request: Request) -> None:
-        """A dependency of each route that serves tenants; raises ApiError 401, 503."""
-        request.state.caller = await self.tenant_of(request.headers)
+        """A dependency of each route that serves tenants; raises ApiError 401, 429, 503."""
+        request.state.caller = caller = await self.tenant_of(request.headers)
+        # In open mode the body may name another tenant: nobody is protected from anybody there anyway.
+        tenant = caller or request.headers.get("x-tenant", DEFAULT_TENANT)
+        record_of(request.scope).leave = self._open_requests.enter(tenant[:MAX_TENANT_CHARS])
 
     async def tenant_of(self, headers: Headers) -> str | None:
         """The tenant of the request's key; None in open mode. Raises ApiError 401, 503."""

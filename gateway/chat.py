@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from headway.gateway.answer import Answer
 from headway.gateway.callers import caller_of
+from headway.gateway.chat_terms import chat_terms
 from headway.gateway.gateway import Gateway
 from headway.gateway.intake import admit
 from headway.gateway.json_body import read_json_object
@@ -29,8 +30,17 @@ def chat_routes(gateway: Gateway) -> APIRouter:
         """Answer a conversation, whole or as a stream."""
         body = await read_json_object(request, gateway.settings)
         asked = parse_chat(body)
-        job = chat_job(asked, request.headers, caller_of(request))
-        envelope = await admit(gateway, request, (job,), wants_logprobs=bool(asked.logprobs))
+        await gateway.models.fleet()  # how the model writes bears on what binds its answer
+        terms = chat_terms(asked, gateway.models.formats(asked.model))
+        job = chat_job(asked, request.headers, caller_of(request), terms=terms)
+        envelope = await admit(
+            gateway,
+            request,
+            (job,),
+            wants_logprobs=bool(asked.logprobs),
+            form=terms.form,
+            constraint_param=terms.constraint_param,
+        )
         return Answer(
             gateway, (job,), ChatStyle(), envelope, streams=asked.streams, includes_usage=asked.includes_usage
         )

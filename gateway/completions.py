@@ -32,7 +32,12 @@ def completion_routes(gateway: Gateway) -> APIRouter:
         jobs = completion_jobs(asked, request.headers, gateway.settings.max_prompts, caller_of(request))
         echoed = tuple(str(prompt) for prompt in asked.prompt) if asked.echo else ()
         envelope = await admit(
-            gateway, request, jobs, wants_logprobs=asked.logprobs is not None, echoed=echoed
+            gateway,
+            request,
+            jobs,
+            wants_logprobs=asked.logprobs is not None,
+            echoed=echoed,
+            constraint_param=asked.constraint()[1],
         )
         return Answer(
             gateway,

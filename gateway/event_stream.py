@@ -72,8 +72,10 @@ class EventStreamWriter:
         await self._send({"type": "http.response.start", "status": 200, "headers": encoded})
 
     async def _write(self, frames: bytes) -> None:
+        began = self._gateway.clock()
         await self._send({"type": "http.response.body", "body": frames, "more_body": True})
         self._written_at = self._gateway.clock()
+        self._gateway.metrics.lag_seconds.observe(self._written_at - began)
 
     async def _finish(self, frames: bytes) -> None:
         await self._send({"type": "http.response.body", "body": frames, "more_body": False})

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from headway.gateway.errors import stream_damaged
 from headway.queueing.errors import QueueUnavailableError
 from headway.queueing.events import Cursor, EndEvent, JobState, StreamEvent
 from headway.queueing.protocol import Queue
+
+_GRACE_SECONDS: Final = 3.0
+"""What a read may take beyond the time that it was given: then the server hangs. A call to it would take
+longer to say so, and pings must not wait for that."""
 
 
 class Follower:
@@ -26,19 +31,21 @@ class Follower:
         self._away_since: float | None = None
 
     async def next_batch(self, wait_seconds: float) -> tuple[StreamEvent, ...]:
-        """The next events, or nothing after about that long.
+        """The next events, or nothing after about that long, and never much longer.
 
         Raises UnknownJobError, QueueUnavailableError once the queue has been away for ``outage_seconds``, and
         ApiError 500 for a job that has ended without a terminal event in its stream.
         """
         asked = self._clock()
         try:
-            events = await self._queue.read(self.job_id, self.cursor, wait_seconds=wait_seconds)
+            async with asyncio.timeout(wait_seconds + _GRACE_SECONDS):
+                events = await self._queue.read(self.job_id, self.cursor, wait_seconds=wait_seconds)
             # A read that found nothing and did not wait either would be repeated at once, and for ever.
             if not events and self._clock() - asked < wait_seconds / 2 and await self._has_no_end():
                 raise stream_damaged(self.job_id)
-        except QueueUnavailableError as error:
-            await self._sit_out(error, wait_seconds)
+        except (QueueUnavailableError, TimeoutError) as error:
+            away = error if isinstance(error, QueueUnavailableError) else _hung()
+            await self._sit_out(away, wait_seconds)
             return ()
         self._away_since = None
         if events:
@@ -61,6 +68,10 @@ class Follower:
         await asyncio.sleep(min(error.retry_after_seconds, wait_seconds, 0.5))
 
 
+def _hung() -> QueueUnavailableError:
+    return QueueUnavailableError("the queue's server does not answer")
+
+
 class Following:
     """Several jobs followed at once; each has at most one batch read ahead of the reader."""
 
@@ -76,6 +87,8 @@ class Following:
 
     async def next_batch(self, wait_seconds: float) -> list[tuple[int, StreamEvent]]:
         """Events with the number of their job, or nothing after that long; raises what a Follower raises."""
+        if len(self._followers) == 1:
+            return await self._next_of_one(self._followers[0], wait_seconds)
         reading = set(self._reads.values())
         for number, follower in enumerate(self._followers):
             if not follower.has_ended and number not in reading:
@@ -87,6 +100,11 @@ class Following:
             number = self._reads.pop(task)
             batch += [(number, event) for event in task.result()]
         return batch
+
+    async def _next_of_one(self, follower: Follower, wait_seconds: float) -> list[tuple[int, StreamEvent]]:
+        """The same without a task for each read: nearly every stream has one job, and each token one read."""
+        events = await follower.next_batch(min(wait_seconds, self._read_wait_seconds))
+        return [(0, event) for event in events]
 
     async def close(self) -> None:
         """Stop all reads."""

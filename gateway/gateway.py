@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from headway.gateway.admins import Admins
 from headway.gateway.callers import Callers
+from headway.gateway.constraint_checks import ConstraintChecks
 from headway.gateway.errands import Errands
 from headway.gateway.metrics import Metrics
 from headway.gateway.model_directory import ModelDirectory
 from headway.gateway.settings import GatewaySettings
 from headway.gateway.stopping import Stopping
+from headway.gateway.tracing import RequestTraces
 from headway.gateway.unanswered import Unanswered
 from headway.queueing.protocol import Queue
 
@@ -23,6 +26,7 @@ class Gateway:
     unanswered: Unanswered
     """Through which jobs are posted: it asks the tenants' limits, and takes back what got no answer."""
     callers: Callers
+    admins: Admins
     settings: GatewaySettings
     metrics: Metrics
     models: ModelDirectory
@@ -31,9 +35,15 @@ class Gateway:
     wall_clock: Callable[[], float]
     """Seconds since the epoch, for ``created``."""
     errands: Errands
+    constraints: ConstraintChecks
+    has_files: bool = False
+    """Whether it has a place for files, and so takes batches."""
     stopping: Stopping = field(default_factory=Stopping)
+    traces: RequestTraces | None = None
+    """Who is told of each request's span; None: nobody traces."""
 
     async def close(self) -> None:
         """End the open streams and see the last cancels through; the queue's connections are the caller's."""
         self.stopping.end()
         await self.errands.finish(self.settings.cancel_seconds)
+        self.constraints.close()

@@ -61,6 +61,8 @@ class JobRun:
                 self._gateway.metrics.accepted.labels(job.model, tenant, job.priority.value).inc()
                 if job.on_disconnect == "cancel":
                     self._to_cancel.append((submitted.job_id, meter))
+            else:
+                self._gateway.metrics.repeated.labels(job.model).inc()
 
     async def _cancel_all(self, reason: str) -> None:
         if self._submission is not None:

@@ -87,6 +87,7 @@ async def submit_job(gateway: Gateway, request: Request) -> Response:
         tenant = gateway.metrics.tenant(job.tenant)
         gateway.metrics.accepted.labels(job.model, tenant, job.priority.value).inc()
     else:
+        gateway.metrics.repeated.labels(job.model).inc()
         state = (await gateway.queue.status(submission.job_id)).state
     answer = {"id": submission.job_id, "object": "job", "status": state.value, "created": submission.created}
     at = links(submission.job_id)

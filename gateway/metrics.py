@@ -7,25 +7,35 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from headway.gateway.latency_histogram import LatencyHistogram, LatencyHistograms
+from headway.gateway.queue_metrics import QueueMetrics
+from headway.gateway.tenant_labels import TenantLabels
 from headway.queueing.events import EndEvent, EndReason, StreamEvent, TokenEvent
-
-OTHER: Final = "other"
 
 # From one step of a small model on a GPU to a long wait in the queue.
 _LATENCY: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900)
+_LAG: Final = (0.0001, 0.001, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60)
 _BETWEEN_TOKENS: Final = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 10)
 
 
 class Metrics:
     """All metrics of one gateway process; label values that clients choose are capped."""
 
-    def __init__(self, registry: CollectorRegistry, *, max_tenants: int) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        *,
+        max_tenants: int,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+    ) -> None:
         self.registry = registry
-        self._max_tenants = max_tenants
-        self._tenants: set[str] = set()
+        self.tenant = TenantLabels(max_tenants)
+        """The label value of a tenant."""
+        self.queue = QueueMetrics(registry, self.tenant, clock=clock, wall_clock=wall_clock)
         self._http()
         self._jobs()
-        self._fleet()
+        self._streams()
 
     def _http(self) -> None:
         labels = ("method", "route", "status")
@@ -46,20 +56,24 @@ class Metrics:
         self.first_token_seconds = self._latency("gateway_time_to_first_token_seconds", told, "model")
         told = "Time from request to the job's end."
         self.job_seconds = self._latency("gateway_job_seconds", told, "model")
-        self.inter_token_seconds = Histogram(
+        self.inter_token_seconds = LatencyHistograms(
             "headway_gateway_inter_token_seconds",
             "Time between the tokens of a stream, as its reader sees it.",
             ("model",),
-            buckets=_BETWEEN_TOKENS,
-            registry=self.registry,
+            _BETWEEN_TOKENS,
+            self.registry,
         )
 
-    def _fleet(self) -> None:
-        self.queue_up = self._gauge("queue_up", "Whether the queue answered the last scrape.")
-        self.queued = self._gauge("queue_depth", "Jobs that wait, by band.", "model", "priority")
-        self.running = self._gauge("queue_running", "Jobs that workers hold.", "model")
-        self.dead_letters = self._gauge("queue_dead_letters", "Dead letters kept.", "model")
-        self.workers = self._gauge("workers", "Live workers by state.", "model", "state")
+    def _streams(self) -> None:
+        self.lag_seconds = LatencyHistogram(
+            "headway_gateway_stream_lag_seconds",
+            "How long a stream's frames, read from the queue, waited for their reader to take them.",
+            {},
+            _LAG,
+            self.registry,
+        )
+        told = "Submits that named a job accepted before, by key: nothing ran twice."
+        self.repeated = self._counter("gateway_repeated_submits", told, "model")
 
     def _counter(self, name: str, told: str, *labels: str) -> Counter:
         return Counter(f"headway_{name}", told, labels, registry=self.registry)
@@ -69,14 +83,6 @@ class Metrics:
 
     def _latency(self, name: str, told: str, *labels: str) -> Histogram:
         return Histogram(f"headway_{name}", told, labels, buckets=_LATENCY, registry=self.registry)
-
-    def tenant(self, name: str) -> str:
-        """The tenant's label value: its name for the first ``max_tenants``, then ``other``."""
-        if name not in self._tenants:
-            if len(self._tenants) >= self._max_tenants:
-                return OTHER
-            self._tenants.add(name)
-        return name
 
 
 class JobMeter:

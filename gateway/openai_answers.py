@@ -9,9 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from headway.gateway.answer_form import PartReader
+from headway.gateway.answer_parts import CallBegun, Part
 from headway.gateway.openai_logprobs import started_chars
-from headway.gateway.openai_styles import SHOWN, Envelope, Style
-from headway.queueing.events import EndEvent, EndReason, JobResult, StreamEvent, TokenEvent, Usage
+from headway.gateway.openai_styles import SHOWN, Envelope, Place, Style, finish_reason
+from headway.queueing.events import (
+    EndEvent,
+    EndReason,
+    JobResult,
+    StreamEvent,
+    TokenEvent,
+    TokenLogprob,
+    Usage,
+)
 
 
 def usage_object(usages: Sequence[Usage]) -> dict[str, object]:
@@ -31,7 +41,12 @@ def whole_answer(
 ) -> dict[str, object]:
     """The answer to a request that did not ask for a stream; results in the order of the prompts."""
     choices = [
-        style.whole(prompt * envelope.choices_per_prompt + index, choice, envelope, envelope.echo(prompt))
+        style.whole(
+            Place(answer_id, prompt * envelope.choices_per_prompt + index),
+            choice,
+            envelope,
+            envelope.echo(prompt),
+        )
         for prompt, result in enumerate(results)
         for index, choice in enumerate(result.choices)
     ]
@@ -41,8 +56,17 @@ def whole_answer(
 
 @dataclass(slots=True)
 class _ChoiceProgress:
+    place: Place
+    reader: PartReader
     offset_chars: int = 0
+    has_calls: bool = False
     is_closed: bool = False
+
+    def parts(self, text: str, *, is_last: bool) -> list[Part]:
+        """What this text brings; with the last one also what was held back."""
+        parts = self.reader.feed(text) + (self.reader.close() if is_last else [])
+        self.has_calls = self.has_calls or any(isinstance(part, CallBegun) for part in parts)
+        return parts
 
 
 @dataclass(slots=True)
@@ -70,39 +94,50 @@ class ChunkStream:
         return self._chunk([], usage_object(self._usages)) if self.includes_usage else None
 
     def _token_choices(self, prompt: int, event: TokenEvent) -> list[dict[str, object]]:
-        index = prompt * self.envelope.choices_per_prompt + event.choice
-        made = self._open(index, prompt)
+        made, choice = self._open(prompt, event.choice)
         logprobs = event.logprobs if self.envelope.wants_logprobs else ()
-        if event.text or logprobs:
-            progress = self._choices[index]
-            made.append(self.style.delta(index, event.text, logprobs, progress.offset_chars))
-            progress.offset_chars += sum(started_chars(item.raw) for item in logprobs)
-        return made + self._close(index, event.finish_reason)
+        ends = event.finish_reason in SHOWN
+        made += self._new(choice, choice.parts(event.text, is_last=ends), logprobs)
+        return made + self._close(choice, event.finish_reason)
 
     def _end_choices(self, prompt: int, event: EndEvent) -> list[dict[str, object]]:
         made: list[dict[str, object]] = []
         for number, end in enumerate(event.choices):
-            index = prompt * self.envelope.choices_per_prompt + number
-            if end.tail or end.finish_reason in SHOWN:
-                made += self._open(index, prompt)
-            if end.tail:
-                made.append(self.style.delta(index, end.tail, None, self._choices[index].offset_chars))
-            made += self._close(index, end.finish_reason)
+            if not end.tail and end.finish_reason not in SHOWN and not self._is_open(prompt, number):
+                continue
+            opening, choice = self._open(prompt, number)
+            made += opening + self._new(choice, choice.parts(end.tail, is_last=True), ())
+            made += self._close(choice, end.finish_reason)
         return made
 
-    def _open(self, index: int, prompt: int) -> list[dict[str, object]]:
-        if index in self._choices:
+    def _new(
+        self, choice: _ChoiceProgress, parts: list[Part], logprobs: tuple[TokenLogprob, ...]
+    ) -> list[dict[str, object]]:
+        if not parts and not logprobs:
             return []
-        self._choices[index] = _ChoiceProgress()
-        opening = self.style.opening(index, self.envelope.echo(prompt))
-        return [] if opening is None else [opening]
+        delta = self.style.delta(choice.place, parts, logprobs or None, choice.offset_chars)
+        choice.offset_chars += sum(started_chars(item.raw) for item in logprobs)
+        return [delta]
 
-    def _close(self, index: int, reason: EndReason | None) -> list[dict[str, object]]:
+    def _is_open(self, prompt: int, number: int) -> bool:
+        return prompt * self.envelope.choices_per_prompt + number in self._choices
+
+    def _open(self, prompt: int, number: int) -> tuple[list[dict[str, object]], _ChoiceProgress]:
+        """The choice, and the chunk that it begins with if it has not begun."""
+        index = prompt * self.envelope.choices_per_prompt + number
+        if index in self._choices:
+            return [], self._choices[index]
+        choice = _ChoiceProgress(Place(self.answer_id, index), self.envelope.form.reader())
+        self._choices[index] = choice
+        opening = self.style.opening(choice.place, self.envelope.echo(prompt))
+        return [] if opening is None else [opening], choice
+
+    def _close(self, choice: _ChoiceProgress, reason: EndReason | None) -> list[dict[str, object]]:
         # OpenAI has no finish_reason for a choice cut short (cancel, deadline, error): an error follows.
-        if reason is None or reason not in SHOWN or self._choices[index].is_closed:
+        if reason is None or reason not in SHOWN or choice.is_closed:
             return []
-        self._choices[index].is_closed = True
-        return [self.style.closing(index, SHOWN[reason])]
+        choice.is_closed = True
+        return [self.style.closing(choice.place, finish_reason(reason, has_calls=choice.has_calls))]
 
     def _chunk(self, choices: list[dict[str, object]], usage: object = None) -> dict[str, object]:
         chunk = self.envelope.head(self.answer_id, self.style.chunk_kind) | {"choices": choices}

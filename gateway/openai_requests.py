@@ -6,16 +6,15 @@ there is one set of rules. Types are strict, as OpenAI's are: ``"5"`` is no numb
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainValidator, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, PlainValidator, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from headway.gateway.json_values import is_array, is_object
-
-
-class _Shape(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+from headway.gateway.request_shape import Shape
+from headway.gateway.structured import StructuredRequest
+from headway.gateway.tool_requests import Tool, ToolChoiceField
 
 
 def _as_list(value: object) -> object:
@@ -43,6 +42,9 @@ def _part_text(part: object) -> str:
     return text
 
 
+Texts = str | list[str]
+Content = str | list[dict[str, Any]] | None
+"""Null, or left out, beside ``tool_calls``."""
 Prompt = str | tuple[int, ...]
 
 
@@ -72,28 +74,28 @@ def _token_ids(value: object) -> tuple[int, ...] | None:
     return found if len(found) == len(value) else None
 
 
-class StreamOptions(_Shape):
+class StreamOptions(Shape):
     """What else a stream carries."""
 
     include_usage: bool | None = None
     include_obfuscation: Literal[False] | None = None
 
 
-class Objective(_Shape):
+class Objective(Shape):
     """How long a reader should wait at most: for the first token, and for each one after it."""
 
     ttft_seconds: float
     tpot_seconds: float
 
 
-class GenerationRequest(_Shape):
+class GenerationRequest(StructuredRequest):
     """What chat and completions have in common."""
 
     model: str
     temperature: float | None = None
     top_p: float | None = None
     n: int | None = None
-    stop: Annotated[list[str], BeforeValidator(_as_list)] | None = None
+    stop: Annotated[list[str], BeforeValidator(_as_list, json_schema_input_type=Texts)] | None = None
     seed: int | None = None
     max_tokens: int | None = None
     presence_penalty: float | None = None
@@ -129,18 +131,65 @@ class GenerationRequest(_Shape):
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
-class ChatMessage(_Shape):
+class CalledFunction(Shape):
+    """What an assistant called, and with which arguments: a JSON text, as the model wrote it."""
+
+    name: str
+    arguments: str
+
+
+class Call(Shape):
+    """One call of an assistant's turn."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+def _words_may_be_missing(schema: dict[str, Any]) -> None:
+    schema["required"].remove("content")
+
+
+class ChatMessage(Shape):
     """One turn of a conversation."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, BeforeValidator(_as_text)]
+    model_config = ConfigDict(json_schema_extra=_words_may_be_missing)
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[str, BeforeValidator(_as_text, json_schema_input_type=Content)]
     name: str | None = None
+    tool_calls: list[Call] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _calls_need_no_words(cls, value: object) -> object:
+        if is_object(value) and value.get("tool_calls") and value.get("content") is None:
+            return value | {"content": ""}
+        return value
+
+    @model_validator(mode="after")
+    def _fits_its_role(self) -> ChatMessage:
+        if self.role == "tool" and self.tool_call_id is None:
+            raise PydanticCustomError(
+                "tool_call_id",
+                "a message of role 'tool' needs the 'tool_call_id' of the call that it answers",
+            )
+        if self.tool_calls and self.role != "assistant":
+            raise PydanticCustomError("tool_calls", "only a message of role 'assistant' has 'tool_calls'")
+        return self
 
 
 class ChatRequest(GenerationRequest):
     """``POST /v1/chat/completions``."""
 
     messages: list[ChatMessage]
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoiceField = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None

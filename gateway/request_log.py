@@ -12,10 +12,11 @@ from headway.gateway.errors import ClientGoneError, internal_error
 from headway.gateway.gateway import Gateway
 from headway.gateway.json_response import error_response
 from headway.gateway.request_record import RequestRecord, open_record
+from headway.gateway.tracing import RequestSpan, trace
 
 _log = structlog.stdlib.get_logger("headway.gateway")
 
-PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+PROBES: Final = frozenset({"/livez", "/healthz", "/readyz", "/metrics"})
 """Asked every few seconds by machines: logged at debug level."""
 
 CLIENT_GONE: Final = 499
@@ -35,6 +36,8 @@ class RequestLog:
             await self._app(scope, receive, send)
             return
         record = open_record(scope, self._gateway.clock())
+        traces = self._gateway.traces
+        span = None if traces is None or scope["path"] in PROBES else trace(traces, scope)
         sender = _Sender(self._gateway, record, send)
         status = CLIENT_GONE
         try:
@@ -49,9 +52,11 @@ class RequestLog:
             if sender.status == CLIENT_GONE:
                 await error_response(internal_error())(scope, receive, sender)
         finally:
-            self._finish(scope, record, status)
+            self._finish(scope, record, status, span)
 
-    def _finish(self, scope: Scope, record: RequestRecord, status: int) -> None:
+    def _finish(self, scope: Scope, record: RequestRecord, status: int, span: RequestSpan | None) -> None:
+        if record.leave is not None:
+            record.leave()
         seconds = self._gateway.clock() - record.started
         # An unmatched path has no route, and its own text would be a label that clients choose.
         route = getattr(scope.get("route"), "path", "unmatched")
@@ -60,6 +65,8 @@ class RequestLog:
         metrics.request_seconds.labels(route).observe(seconds)
         if status >= 400 and "error" in record.fields:
             metrics.refused.labels(record.fields["error"]).inc()
+        if span is not None:
+            span.end(name=f"{_method(scope)} {route}", status=status, fields=record.fields)
         write = _log.debug if route in PROBES else _log.info
         write(
             "request",

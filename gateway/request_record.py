@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 from uuid import uuid4
@@ -25,6 +25,8 @@ class RequestRecord:
     started: float
     """On the gateway's monotonic clock."""
     fields: dict[str, str] = field(default_factory=dict[str, str])
+    leave: Callable[[], None] | None = None
+    """What to call when the request has ended, however it does: it counts as open until then."""
 
     def about(self, jobs: Sequence[Job]) -> None:
         """Note whose jobs these are."""

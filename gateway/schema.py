@@ -11,14 +11,20 @@ from headway.gateway.json_values import is_array, is_object
 
 def json_body_of(model: type[BaseModel]) -> dict[str, Any]:
     """The operation's ``requestBody``, self-contained."""
+    return json_body(self_contained(model))
+
+
+def json_body(schema: dict[str, Any]) -> dict[str, Any]:
+    """An operation's ``requestBody`` of this schema."""
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def self_contained(model: type[BaseModel]) -> dict[str, Any]:
+    """The model's schema with its parts in place."""
     schema = model.model_json_schema()
     parts: dict[str, Any] = schema.pop("$defs", {})
-    return {
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": _inlined(schema, parts)}},
-        }
-    }
+    inlined: dict[str, Any] = _inlined(schema, parts)
+    return inlined
 
 
 def _inlined(node: object, parts: dict[str, Any]) -> Any:

@@ -15,6 +15,12 @@ class GatewaySettings:
     """Largest request body. A job may hold 1 MiB of UTF-8, and JSON's escapes make that up to three times."""
     body_seconds: float = 60.0
     """How long a request's body may take to arrive."""
+    max_file_bytes: int = 200_000_000
+    """Largest uploaded file: what a batch may have."""
+    upload_seconds: float = 3600.0
+    """How long an upload may take: 200 MB through half a megabit per second."""
+    file_keep_seconds: float = 30 * 86_400.0
+    """How long a file is kept whose producer did not say."""
     max_prompts: int = 64
     """Prompts in one completions request: each becomes a job of its own."""
     first_event_seconds: float = 1.0
@@ -35,11 +41,17 @@ class GatewaySettings:
     """A worker whose engine has work and completes no step for this long is hung."""
     probe_seconds: float = 2.0
     """Longest time that a health check or a scrape waits for the queue."""
+    max_requests_per_tenant: int | None = None
+    """Requests of one tenant that this process serves at once, open streams included; None: any number."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins of web pages whose scripts may call; ``*``: any. None by default."""
+    admin_key_digest: str = ""
+    """SHA-256 (hex) of an administrator's key that is no key of the queue's; empty: there is none."""
     metric_tenants: int = 50
     """Tenants with a label value of their own; later ones are counted as ``other``."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
             value = getattr(self, item.name)
-            if not isinstance(value, str) and not value > 0:
+            if isinstance(value, int | float) and not value > 0:
                 raise ValueError(f"{item.name} must be above zero, not {value!r}")

@@ -7,8 +7,12 @@ from typing import Final
 import orjson
 from starlette.datastructures import Headers, QueryParams
 
+from headway.gateway.chunk_positions import read_position
 from headway.gateway.errors import ApiError
 from headway.queueing.events import START, Cursor
+
+_BEHIND_ALL: Final = 10**14
+"""A part number that no entry has: behind all with so many tokens."""
 
 PING: Final = b": ping\n\n"
 DONE: Final = b"data: [DONE]\n\n"
@@ -35,7 +39,11 @@ def error_frame(error: ApiError, *, event: str | None = None) -> bytes:
 def resume_cursor(headers: Headers, query: QueryParams) -> Cursor:
     """Where a reader goes on: ``Last-Event-ID``, else ``?after=``, else the start; raises InvalidCursorError.
 
-    The header wins, since a browser reconnects to the same address with the header added.
+    The header wins, since a browser reconnects to the same address with the header added. Who has a part of
+    an event's chunks from an OpenAI stream gets the whole event.
     """
     text = headers.get("last-event-id") or query.get("after")
-    return Cursor.parse(text) if text else START
+    if not text:
+        return START
+    place = read_position(text)
+    return place.cursor if place.is_whole else Cursor(max(0, place.cursor.tokens - 1), _BEHIND_ALL)

@@ -13,6 +13,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 from starlette.datastructures import Headers
 
+from headway.gateway.chat_terms import ChatTerms, chat_terms, template_kwargs
 from headway.gateway.errors import ApiError, invalid_request
 from headway.gateway.openai_requests import ChatRequest, CompletionRequest, GenerationRequest, Prompt
 from headway.gateway.producer import producer_terms
@@ -38,8 +39,11 @@ _SAME_NAME: Final = (
 )
 
 
-def chat_job(request: ChatRequest, headers: Headers, caller: str | None = None) -> Job:
-    """The one job of a chat request; raises ApiError 400."""
+def chat_job(
+    request: ChatRequest, headers: Headers, caller: str | None = None, *, terms: ChatTerms | None = None
+) -> Job:
+    """The one job of a chat request; raises ApiError 400. ``terms``: as settled before, if they were."""
+    terms = chat_terms(request) if terms is None else terms
     _check_stream_options(request)
     if request.top_logprobs is not None and not request.logprobs:
         raise invalid_request("'top_logprobs' needs 'logprobs': true", param="top_logprobs")
@@ -54,8 +58,13 @@ def chat_job(request: ChatRequest, headers: Headers, caller: str | None = None) 
         logprobs=(request.top_logprobs or 0) if request.logprobs else None,
         renamed={"max_tokens": max_name, "logprobs": "top_logprobs"},
     )
-    messages = [message.model_dump(exclude_none=True) for message in request.messages]
-    return _job(request, headers, sampling, {"messages": messages}, caller=caller)
+    told = {
+        "messages": [message.model_dump(exclude_none=True) for message in request.messages],
+        "tools": terms.shown(),
+        "chat_template_kwargs": template_kwargs(request),
+        "constraint": terms.constraint,
+    }
+    return _job(request, headers, sampling, told, caller=caller)
 
 
 def completion_jobs(
@@ -66,12 +75,13 @@ def completion_jobs(
     _check_completion(request, max_prompts)
     max_tokens = request.max_tokens if request.max_tokens is not None else COMPLETION_MAX_TOKENS
     sampling = _sampling(request, max_tokens=max_tokens, logprobs=request.logprobs, renamed={})
+    constraint, _ = request.constraint()
     return tuple(
         _job(
             request,
             headers,
             sampling,
-            _prompt(prompt),
+            _prompt(prompt) | {"constraint": constraint},
             caller=caller,
             key_suffix=f":{index}" if index else "",
         )

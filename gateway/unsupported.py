@@ -1,4 +1,4 @@
-"""OpenAI's fields that Headway does not serve yet: fine at the value that changes nothing, else refused."""
+"""OpenAI's fields that Headway does not serve: fine at the value that changes nothing, else refused."""
 
 from __future__ import annotations
 
@@ -17,16 +17,11 @@ CHAT: Final[NoEffect] = {
     "functions": ([],),
     "modalities": (["text"],),
     "moderation": (),
-    "parallel_tool_calls": (True, False),
     "prediction": (),
     "prompt_cache_options": (),
     "prompt_cache_retention": (),
-    "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "store": (False,),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "verbosity": ("medium",),
     "web_search_options": (),
 }
@@ -38,9 +33,14 @@ MESSAGE: Final[NoEffect] = {
     "audio": (),
     "function_call": (),
     "refusal": (),
-    "tool_call_id": (),
-    "tool_calls": ([],),
 }
+
+INSTEAD: Final = {
+    "functions": "describe them as 'tools'",
+    "function_call": "its successors are 'tools', 'tool_choice' and 'tool_calls'",
+    "suffix": "models here continue a text and cannot fill a gap; put what precedes into 'prompt'",
+}
+"""What to do instead, where leaving the field out is not all."""
 
 
 def without_unsupported(body: dict[str, object], no_effect: NoEffect, prefix: str = "") -> dict[str, object]:
@@ -49,7 +49,7 @@ def without_unsupported(body: dict[str, object], no_effect: NoEffect, prefix: st
         value = body.get(name)
         if value is not None and not any(_same(value, other) for other in allowed):
             raise invalid_request(
-                f"'{prefix}{name}' is not supported yet: leave it out",
+                f"'{prefix}{name}' is not supported: {INSTEAD.get(name, 'leave it out')}",
                 param=f"{prefix}{name}",
                 code="unsupported",
             )
@@ -57,7 +57,7 @@ def without_unsupported(body: dict[str, object], no_effect: NoEffect, prefix: st
 
 
 def chat_body(body: dict[str, object]) -> dict[str, object]:
-    """A chat request's body and its messages less what is not served yet."""
+    """A chat request's body and its messages less what is not served."""
     kept = without_unsupported(body, CHAT)
     messages = kept.get("messages")
     if is_array(messages):
@@ -69,9 +69,9 @@ def _message(index: int, message: object) -> object:
     if not is_object(message):
         return message  # its shape is refused next, with all others
     prefix = f"messages[{index}]."
-    if message.get("role") in ("tool", "function"):
+    if message.get("role") == "function":
         raise invalid_request(
-            "tool calls are not supported yet: leave out the messages of role 'tool' and 'function'",
+            "messages of role 'function' are not supported: send role 'tool' with the 'tool_call_id'",
             param=f"{prefix}role",
             code="unsupported",
         )

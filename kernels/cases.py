@@ -27,6 +27,7 @@ MODULES: tuple[str, ...] = (
     "matmul_cases",
     "quantize_rows",
     "row_gather",
+    "token_mask",
 )
 """Kernel files with ``CASES``."""
 

@@ -60,7 +60,7 @@ class _StepRecord(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("sequences", "tokens", "rows", "kept_rows")),
         *((name, ctypes.c_void_p) for name in ("token_ids", "starts", "counts", "tables")),
-        *((name, ctypes.c_void_p) for name in ("logit_rows", "logits", "most_likely")),
+        *((name, ctypes.c_void_p) for name in ("logit_rows", "masks", "logits", "most_likely")),
         ("nanoseconds", ctypes.c_int64 * 4),
     )
 
@@ -156,12 +156,15 @@ class CpuStep:
         tables: Sequence[int],
         rows: Sequence[int],
         kept_rows: int,
+        masks: Sequence[int] = (),
     ) -> tuple[Int32s, Tensor]:
         """Write the KV of all tokens; (most likely tokens [rows], logits [kept_rows, vocab] float32).
 
         ``tables``: addresses of int32 block tables, one per sequence, that reach its last token. ``rows``:
-        packed tokens whose logits are wanted; only those of the first ``kept_rows`` are kept. Both results
-        are overwritten by the next step.
+        packed tokens whose logits are wanted; only those of the first ``kept_rows`` are kept. ``masks``:
+        for each row the address of its bit mask, which lets it choose where a bit is set (little end first);
+        0: it may choose anything; none at all: no row has one. What a mask forbids is no row's most likely
+        token, and −inf among its logits. Both results are overwritten by the next step.
         """
         record = self._record
         record.sequences, record.tokens, record.rows = len(starts), len(token_ids), len(rows)
@@ -172,6 +175,8 @@ class CpuStep:
         addresses = np.array(tables, dtype=np.uint64)
         record.tables = addresses.ctypes.data
         record.logit_rows = self._filled("rows", rows).ctypes.data
+        allowed = np.array(masks or (0,) * len(rows), dtype=np.uint64)
+        record.masks = allowed.ctypes.data
         most_likely = self._filled("most_likely", rows)
         record.most_likely = most_likely.ctypes.data
         if self._logits.shape[0] < kept_rows:

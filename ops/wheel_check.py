@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("engine", "gateway", "kernels", "queueing", "services")
-SHIPPED_SUFFIXES = {".py", ".lua", ".json", ".html", ".jinja", ".cpp", ".h", ".txt"}
+SHIPPED_SUFFIXES = {".py", ".lua", ".json", ".html", ".css", ".js", ".svg", ".jinja", ".cpp", ".h", ".txt"}
 
 LIGHT_CLIENT = """
 import sys

@@ -21,12 +21,15 @@ from headway.queueing.routing import slot_of
 from headway.queueing.server import Reply, Server
 
 _PRODUCER_COMMANDS: Final = (
-    "del get hdel hget hgetall hincrby hkeys hmget hset llen lpos lrem pexpire pexpireat pttl publish rpush "
-    "set strlen time type xadd xlen xrange xread xrevrange zadd zcard zcount zrange zrangebyscore zrem zscore"
+    "del get hdel hget hgetall hincrby hkeys hlen hmget hset llen lpos lrem pexpire pexpireat pttl publish "
+    "rpush set strlen time type xadd xlen xrange xread xrevrange zadd zcard zcount zrange zrangebyscore zrem "
+    "zscore"
 )
-_GATEWAY_COMMANDS: Final = f"{_PRODUCER_COMMANDS} hlen scan smembers xdel"
-_WORKER_COMMANDS: Final = f"{_GATEWAY_COMMANDS} lindex lpop sadd xgroup zpopmin zremrangebyscore"
-_ADMIN_COMMANDS: Final = f"{_WORKER_COMMANDS} lrange"
+_SHARED_COMMANDS: Final = f"{_PRODUCER_COMMANDS} lrange scan smembers xdel"
+_RECORD_COMMANDS: Final = "hsetnx zrank zrevrank"
+"""What records of files and batches take beside the others."""
+_GATEWAY_COMMANDS: Final = f"{_SHARED_COMMANDS} {_RECORD_COMMANDS}"
+_WORKER_COMMANDS: Final = f"{_SHARED_COMMANDS} lindex lpop sadd xgroup zpopmin zremrangebyscore"
 
 _ALWAYS: Final = "client|setname cluster|slots psubscribe wait"
 """What connecting, finding the nodes of a Cluster, hearing hints and ``?replicas=`` take."""
@@ -36,7 +39,7 @@ _SELF_CHECK: Final = "info function|list function|load multi discard"
 _PRODUCER_FUNCTIONS: Final = "submit cancel reap"
 _SHARED_FUNCTIONS: Final = "restore settle keep reservations reserving quiet weights"
 _GATEWAY_FUNCTIONS: Final = (
-    f"{_PRODUCER_FUNCTIONS} probe reserve unreserve account tenants_apply {_SHARED_FUNCTIONS}"
+    f"{_PRODUCER_FUNCTIONS} forget probe reserve unreserve account tenants_apply {_SHARED_FUNCTIONS}"
 )
 _WORKER_FUNCTIONS: Final = (
     f"claim emit finish renew release reap expire_worker mend report heartbeat {_SHARED_FUNCTIONS}"
@@ -96,7 +99,7 @@ WORKER: Final = Role(
 ADMIN: Final = Role(
     "admin",
     _functions(_GATEWAY_FUNCTIONS, _WORKER_FUNCTIONS, _ADMIN_FUNCTIONS),
-    tuple(_ADMIN_COMMANDS.split()),
+    tuple(f"{_WORKER_COMMANDS} {_RECORD_COMMANDS}".split()),
     (*_ALWAYS.split(), *_SELF_CHECK.split(), "config|get", "cluster|nodes"),
 )
 """Whoever runs ``headway doctor``, ``tenants``, ``keys``, ``jobs`` and ``dlq``."""
@@ -154,8 +157,10 @@ _ARGUMENTS: Final = {
     "hincrby": "f 1",
     "hmget": "f",
     "hset": "f v",
+    "hsetnx": "f v",
     "lindex": "0",
     "lpos": "v",
+    "lrange": "0 0",
     "lrem": "0 v",
     "pexpire": "1",
     "pexpireat": "1",
@@ -170,8 +175,10 @@ _ARGUMENTS: Final = {
     "zcount": "0 0",
     "zrange": "0 0",
     "zrangebyscore": "0 0",
+    "zrank": "v",
     "zrem": "v",
     "zremrangebyscore": "0 0",
+    "zrevrank": "v",
     "zscore": "v",
 }
 """What a command needs behind its key to be well-formed."""

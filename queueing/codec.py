@@ -285,7 +285,8 @@ def decode_card(text: bytes, left_ms: int) -> WorkerCard | None:
         kept = cast("dict[str, Any]", orjson.loads(text))
         age_ms = max(0, int(kept.get("ttl_ms", left_ms)) - left_ms)
         kept["heartbeat_age_seconds"] = age_ms / 1000
-        return WorkerCard(**{field.name: kept[field.name] for field in fields(WorkerCard)})
+        known = {field.name for field in fields(WorkerCard)}
+        return WorkerCard(**{name: value for name, value in kept.items() if name in known})
     except (ValueError, KeyError, TypeError):
         return None
 

@@ -46,6 +46,11 @@ def unknown_job(job_id: str) -> UnknownJobError:
     return UnknownJobError(f"no job {job_id}, or its retention time has passed")
 
 
+def not_ended(job_id: str) -> InvalidJobError:
+    """The answer to whoever wants something of a job that only its end allows."""
+    return InvalidJobError(f"{job_id} has not ended yet: cancel it first", code="job_not_ended")
+
+
 class IdempotencyConflictError(QueueingError):
     """The idempotency key was used before with a different body."""
 

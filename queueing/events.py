@@ -130,6 +130,7 @@ CALLERS_FAULT = frozenset(
         "job_too_large",
         "context_length_exceeded",
         "invalid_token_id",
+        "invalid_grammar",
         "unsupported",
         "chat_template_error",
     }

@@ -30,6 +30,8 @@ lease:{lane}                zset       running job -> end of its lease (server m
 due:{lane}                  zset       waiting job -> its deadline (server ms)               until claimed
 dlq:{lane}                  stream     jobs given up: job, tenant, reason, attempts, tokens  newest 1000
 recent:{lane}               stream     jobs that ended: job, tenant, band, reason, tokens    newest ~1000
+used:{lane}:<day>           hash       what tenants used on a day (since 1970, UTC): jobs:,  93 days after a
+                                       prompt:, completion:<tenant>; at each end             tenant's first
 settle:{lane}               stream     ends of jobs with a reservation: job, tenant,         until the quotas
                                        reserved, prompt and completion tokens, reason        took it in
 j:{lane}:<key>              hash       the record: state, claim token, epoch, …              (1)
@@ -43,8 +45,11 @@ hint:{lane}                 channel    keys of jobs with new entries; only a hin
 w:{fleet}:<worker>          string     the worker's card as JSON                             its heartbeat's
 workers:{fleet}             zset       worker -> when its card lapses                        as its card
 models:{fleet}              set        every model ever served here                          for good
+watched:{fleet}             string     somebody watches the steps (/console)                 a few seconds
+steps:{fleet}:<worker>      stream     a worker's last steps, while they are watched         30 s, newest 40
 tenants:{sys}               hash       tenant -> its limits as JSON                          until removed
-keys:{sys}                  hash       SHA-256 of an API key -> tenant, name, created_ms     until revoked
+keys:{sys}                  hash       SHA-256 of an API key -> tenant, name, created_ms,    until revoked
+                                       admin
 config:{sys}                hash       tenants, keys: versions, new with each change; file,  for good
                                        named: digest and tenants of the tenants.toml applied
 reserving:{sys}             zset       tenant that may have reservations -> said so (ms)     8 days
@@ -54,6 +59,20 @@ inf:{t:<tenant>}            zset       reserved job in flight -> end of its leas
 wait:{t:<tenant>}           zset       those of them that wait -> reserved when (ms)         8 days
 res:{t:<tenant>}            hash       job -> tokens, prompt, state, since, nonce, filled    8 days
 gone:{t:<tenant>}           zset       job whose reservation lapsed -> when (ms)             24 h
+file:{batch}:<id>           string     a stored file: tenant, name, purpose, size, path      until it expires
+files:{batch}:<tenant>      zset       file -> created (ms)                                  as its files
+expiring:{batch}            zset       file -> when it expires (ms)                          as its files
+batch:{batch}:<id>          hash       what is known of a batch, each field written once:    30 days after
+                                       created, checked, cancelling, finalizing, outcome,    its end
+                                       told; progress, which is written again and again
+parts:{batch}:<id>          hash       part of a batch -> its counts and result files        until its end
+batches:{batch}:<tenant>    zset       batch -> created (ms)                                 as its batches
+batches:{batch}             zset       every batch -> created (ms)                           as its batches
+open:{batch}                zset       batch that is to be worked on -> created (ms)         until its end
+turn:{batch}:<what>         string     who does something now, so that others do not         under a minute
+hooks:{batch}:<tenant>      hash       webhook -> URL, secret, events                        until removed
+due:{batch}                 zset       webhook message that is to be sent -> when (ms)       3 days at most
+message:{batch}:<id>        string     such a message: where to, what, how often tried       3 days at most
 =========================== ========== ===================================================== ================
 
 (1) Without a deadline: kept until the job ends, however long that takes, then 1 h. With one: at most 1 h
@@ -77,6 +96,7 @@ HINT_PATTERN: Final = "hint:*"
 FLEET: Final = "{fleet}"
 WORKERS: Final = "workers:{fleet}"
 MODELS: Final = "models:{fleet}"
+WATCHED: Final = "watched:{fleet}"
 SYSTEM: Final = "{sys}"
 TENANTS: Final = "tenants:{sys}"
 API_KEYS: Final = "keys:{sys}"
@@ -93,6 +113,11 @@ def tenant_tag(tenant: str) -> str:
 def card_key(worker_id: str) -> str:
     """The key of a worker's card."""
     return f"w:{FLEET}:{worker_id}"
+
+
+def steps_key(worker_id: str) -> str:
+    """The stream of what a worker shows of its steps."""
+    return f"steps:{FLEET}:{worker_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +182,10 @@ class LaneKeys:
         """Stream of jobs that ended."""
         return f"recent:{self.tag}"
 
+    def used(self, day: int) -> str:
+        """Hash: what the tenants used on a day, counted from 1970."""
+        return f"used:{self.tag}:{day}"
+
     @property
     def settlements(self) -> str:
         """Stream of ends that the quotas have yet to take in."""
@@ -182,6 +211,11 @@ class JobKeys:
         return self._key("j")
 
     @property
+    def body(self) -> str:
+        """String: the job as posted."""
+        return self._key("p")
+
+    @property
     def result(self) -> str:
         """String: the answer."""
         return self._key("r")
@@ -190,3 +224,68 @@ class JobKeys:
     def stream(self) -> str:
         """The token stream."""
         return self._key("o")
+
+
+# -- files and batches ---------------------------------------------------------------------------------------
+
+BATCH: Final = "{batch}"
+"""One slot for all of them: they are few, and their records are small."""
+FILES_EXPIRING: Final = f"expiring:{BATCH}"
+BATCHES: Final = f"batches:{BATCH}"
+BATCHES_OPEN: Final = f"open:{BATCH}"
+MESSAGES_DUE: Final = f"due:{BATCH}"
+
+
+class FileKeys:
+    """The keys of stored files."""
+
+    @staticmethod
+    def record(file_id: str) -> str:
+        """String: the record."""
+        return f"file:{BATCH}:{file_id}"
+
+    @staticmethod
+    def of_tenant(tenant: str) -> str:
+        """Sorted set of a tenant's files."""
+        return f"files:{BATCH}:{tenant}"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchKeys:
+    """The keys of one batch."""
+
+    batch_id: str
+
+    @property
+    def record(self) -> str:
+        """Hash."""
+        return f"batch:{BATCH}:{self.batch_id}"
+
+    @property
+    def parts(self) -> str:
+        """Hash of the committed parts."""
+        return f"parts:{BATCH}:{self.batch_id}"
+
+    @staticmethod
+    def of_tenant(tenant: str) -> str:
+        """Sorted set of a tenant's batches."""
+        return f"batches:{BATCH}:{tenant}"
+
+    @staticmethod
+    def turn(what: str) -> str:
+        """String: who does something now."""
+        return f"turn:{BATCH}:{what}"
+
+
+class WebhookKeys:
+    """The keys of webhooks and of the messages to them."""
+
+    @staticmethod
+    def of_tenant(tenant: str) -> str:
+        """Hash of a tenant's webhooks."""
+        return f"hooks:{BATCH}:{tenant}"
+
+    @staticmethod
+    def message(message_id: str) -> str:
+        """String: a message on its way."""
+        return f"message:{BATCH}:{message_id}"

@@ -12,6 +12,7 @@ from headway.queueing.backlog import EndedJob, Settlement, TenantBacklog
 from headway.queueing.events import EndReason, JobState
 from headway.queueing.memory_band import Band
 from headway.queueing.memory_record import Record
+from headway.queueing.memory_usage import UsedDays
 from headway.queueing.messages import Priority
 from headway.queueing.protocol import DeadLetter, LaneDepth
 from headway.queueing.settings import AGED_EVERY, QueueSettings
@@ -54,6 +55,7 @@ class Lane:
     dead: deque[tuple[DeadLetter, bytes]] = field(default_factory=lambda: deque(maxlen=DEAD_LETTERS_KEPT))
     recent: deque[EndedJob] = field(default_factory=lambda: deque(maxlen=RECENT_KEPT))
     settlements: dict[str, Settlement] = field(default_factory=dict[str, Settlement])
+    used: UsedDays = field(default_factory=UsedDays)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
     since_aged: int = AGED_EVERY
 
@@ -155,6 +157,7 @@ class Lane:
                 ended_ms=record.finished_ms,
             )
         )
+        self.used.count(record.tenant, prompt_tokens, tokens, record.finished_ms)
         if record.reserved:
             entry_id = f"{next(self.numbers)}-0"
             self.settlements[entry_id] = Settlement(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import date
 from itertools import islice
 
 from headway.queueing.backlog import EndedJob, Settlement, TenantBacklog
+from headway.queueing.day_usage import DayUsage
 from headway.queueing.events import JobState, JobStatus
 from headway.queueing.ids import check_entry_id
 from headway.queueing.memory_record import Record
@@ -70,6 +72,11 @@ class MemoryListingSide(MemorySide):
     async def recent_jobs(self, model: str, limit: int = 100) -> tuple[EndedJob, ...]:
         """See ``Queue.recent_jobs``."""
         return tuple(islice(reversed(self._lane(model).recent), limit))
+
+    async def usage(self, model: str, days: Sequence[date]) -> tuple[DayUsage, ...]:
+        """See ``Queue.usage``."""
+        used = self._lane(model).used
+        return tuple(row for day in days for row in used.rows(model, day))
 
     async def settlements(self, model: str, limit: int = 100) -> tuple[Settlement, ...]:
         """See ``Queue.settlements``."""

@@ -8,19 +8,23 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from headway.queueing.errors import InvalidJobError, UnknownJobError
+from headway.queueing.batch_store import BatchStore
+from headway.queueing.errors import UnknownJobError, not_ended
 from headway.queueing.events import START, Cursor, EndReason, JobResult, JobState, StreamEvent
 from headway.queueing.ids import JobId, check_entry_id, check_key, lane_of, new_key
+from headway.queueing.memory_commands import MemoryCommands
 from headway.queueing.memory_consumers import MemoryConsumerSide
 from headway.queueing.memory_listing import MemoryListingSide
 from headway.queueing.memory_quotas import MemoryQuotas
 from headway.queueing.memory_record import Record
 from headway.queueing.memory_tenants import MemoryTenants
-from headway.queueing.messages import Job, encode_job
+from headway.queueing.messages import Job, decode_job, encode_job
 from headway.queueing.protocol import Cancelled, Reaped, Submitted
 from headway.queueing.results import events_of
 from headway.queueing.settings import DEFAULTS, READ_LIMIT, QueueSettings
+from headway.queueing.step_views import MemoryStepViews, StepViews
 from headway.queueing.tenant_store import QuotaStore, TenantStore
+from headway.queueing.webhook_store import WebhookStore
 from headway.queueing.worker_card import WorkerCard
 
 
@@ -40,6 +44,10 @@ class MemoryQueue(MemoryConsumerSide, MemoryListingSide):
         super().__init__(settings, clock=clock, rng=rng)
         self.tenant_store: TenantStore = MemoryTenants(clock)
         self.quota_store: QuotaStore = MemoryQuotas(clock, settings)
+        self.step_views: StepViews = MemoryStepViews(clock)
+        records = MemoryCommands(clock)
+        self.batch_store = BatchStore(records)
+        self.webhook_store = WebhookStore(records)
 
     # -- producers ------------------------------------------------------------------------------------
 
@@ -96,6 +104,16 @@ class MemoryQueue(MemoryConsumerSide, MemoryListingSide):
         """See ``Queue.result``."""
         return self._store.record(job_id).result
 
+    async def job(self, job_id: str) -> Job:
+        """See ``Queue.job``."""
+        return decode_job(self._store.record(job_id).body)
+
+    async def forget(self, job_id: str) -> None:
+        """See ``Queue.forget``."""
+        if self._store.record(job_id).state is not JobState.FINISHED:
+            raise not_ended(job_id)
+        self._store.forget(job_id)
+
     async def cancel(self, job_id: str, reason: str) -> Cancelled:
         """See ``Queue.cancel``."""
         record = self._store.record(job_id)
@@ -117,7 +135,7 @@ class MemoryQueue(MemoryConsumerSide, MemoryListingSide):
         key = new_key(self._clock, self._rng) if key is None else check_key(key)
         record = self._store.find(job_id)
         if record is not None and record.state is not JobState.FINISHED:
-            raise InvalidJobError(f"{job_id} has not ended yet: cancel it first", code="job_not_ended")
+            raise not_ended(job_id)
         repeated = str(JobId(JobId.parse(job_id).lane, key))
         if self._store.find(repeated) is not None:
             return Submitted(repeated, created=False)

@@ -53,6 +53,11 @@ class MemoryStore:
             return None
         return record
 
+    def forget(self, job_id: str) -> None:
+        """Keep nothing of a job."""
+        name = JobId.parse(job_id)
+        self.lane(name.lane).records.pop(name.key, None)
+
     def record(self, job_id: str) -> Record:
         """A job's record; raises UnknownJobError."""
         record = self.find(job_id)

@@ -48,11 +48,11 @@ class MemoryTenants:
         self._replace(after)
         return tuple(sorted(name for name in before.keys() | after if before.get(name) != after.get(name)))
 
-    async def add_key(self, tenant: str, name: str, secret: str) -> ApiKey:
+    async def add_key(self, tenant: str, name: str, secret: str, *, is_admin: bool = False) -> ApiKey:
         """See ``TenantStore.add_key``."""
         if tenant == EVERYONE:
             raise InvalidTenantError("a key stands for one tenant")
-        key = ApiKey(digest_of(secret), check_tenant(tenant), name, int(self._clock() * 1000))
+        key = ApiKey(digest_of(secret), check_tenant(tenant), name, int(self._clock() * 1000), is_admin)
         self._book = TenantBook(self._book.tenants, {**self._book.keys, key.digest: key})
         return key
 

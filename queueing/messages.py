@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, Self
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, ValidationError, model_validator
 from pydantic_core import PydanticSerializationError
 
 from headway.queueing.errors import InvalidJobError
@@ -40,12 +40,84 @@ class _Contract(BaseModel):
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
+class FunctionCall(_Contract):
+    """What the model called: ``arguments`` is the text that it wrote, JSON if it kept to the schema."""
+
+    name: Annotated[str, Field(min_length=1, max_length=64)]
+    arguments: str
+
+
+class ToolCall(_Contract):
+    """One call of a tool that an assistant's turn made."""
+
+    id: Annotated[str, Field(min_length=1, max_length=64)]
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
 class Message(_Contract):
     """One turn of a conversation, as the model's chat template sees it."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str
+    content: str | None = None
+    """None only in a turn that does nothing but call tools."""
     name: Annotated[str, Field(max_length=64)] | None = None
+    tool_calls: Annotated[tuple[ToolCall, ...], Field(max_length=128)] = ()
+    """Of an assistant's turn."""
+    tool_call_id: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    """Of a tool's turn: the call that it answers."""
+    reasoning_content: str | None = None
+    """Of an assistant's turn: what it thought, for templates that show earlier thoughts."""
+
+    @model_validator(mode="after")
+    def _has_content(self) -> Self:
+        if self.content is None and not self.tool_calls:
+            raise ValueError("content: give a text (it may be left out only beside tool_calls)")
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError("tool_calls: only a turn of the assistant calls tools")
+        if self.tool_call_id is not None and self.role != "tool":
+            raise ValueError("tool_call_id: only a turn of a tool answers a call")
+        return self
+
+
+class Constraint(_Contract):
+    """The form that an answer must have: exactly one of the four. A worker lets no other token through."""
+
+    json_schema: dict[str, Any] | bool | None = None
+    """JSON Schema (draft 2020-12); ``{"type": "object"}`` for any object, ``true`` for any JSON."""
+    regex: Annotated[str, Field(min_length=1, max_length=65536)] | None = None
+    """The whole answer matches it (Rust's syntax: no look-around, no back-references)."""
+    choice: (
+        Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1, max_length=1024)]
+        | None
+    ) = None
+    """The answer is one of these texts."""
+    grammar: Annotated[str, Field(min_length=1, max_length=262144)] | None = None
+    """A context-free grammar: Lark's notation, or EBNF with ``root ::= …``."""
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        given = [
+            name for name in ("json_schema", "regex", "choice", "grammar") if getattr(self, name) is not None
+        ]
+        if len(given) != 1:
+            found = "none" if not given else " and ".join(given)
+            raise ValueError(f"give exactly one of json_schema, regex, choice, grammar (found {found})")
+        return self
+
+
+class TokenTask(_Contract):
+    """A job that generates nothing: its answer is a JSON text, and costs no tokens.
+
+    ``tokenize``: ``{"token_ids": […], "texts": […] or null, "max_model_len": …}`` of the job's input.
+    ``detokenize``: ``{"text": …}`` of its ``prompt_token_ids``.
+    """
+
+    kind: Literal["tokenize", "detokenize"]
+    add_special_tokens: bool = True
+    """What the model puts around a prompt; a chat template writes its own."""
+    with_texts: bool = False
+    """Each token's text as well."""
 
 
 class SamplingParams(_Contract):
@@ -97,6 +169,15 @@ class Job(_Contract):
     messages: Annotated[tuple[Message, ...], Field(min_length=1, max_length=4096)] | None = None
     prompt: Annotated[str, Field(min_length=1)] | None = None
     prompt_token_ids: Annotated[tuple[TokenId, ...], Field(min_length=1)] | None = None
+    tools: Annotated[tuple[dict[str, Any], ...], Field(max_length=128)] = ()
+    """What ``messages`` may call, in OpenAI's form; the chat template shows them to the model."""
+    chat_template_kwargs: Annotated[dict[str, bool | int | float | str | None], Field(max_length=16)] = Field(
+        default_factory=dict[str, "bool | int | float | str | None"]
+    )
+    """Further names for the chat template, such as ``enable_thinking``."""
+    constraint: Constraint | None = None
+    task: TokenTask | None = None
+    """None: generate an answer."""
     sampling: SamplingParams = SamplingParams()
     tenant: Annotated[str, Field(pattern=TENANT_PATTERN)] = "default"
     priority: Priority = Priority.STANDARD
@@ -112,6 +193,14 @@ class Job(_Contract):
         dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
         Field(max_length=16),
     ] = Field(default_factory=dict[str, str])
+    notes: Annotated[
+        dict[
+            Annotated[str, Field(max_length=64)],
+            StrictBool | StrictInt | Annotated[str, Field(max_length=512)] | None,
+        ],
+        Field(max_length=32),
+    ] = Field(default_factory=dict[str, "bool | int | str | None"])
+    """What whoever posted it wants to find beside it again; workers do not read it."""
     traceparent: Annotated[str, Field(pattern=TRACEPARENT_PATTERN)] | None = None
 
     @model_validator(mode="after")
@@ -122,6 +211,19 @@ class Job(_Contract):
         if len(given) != 1:
             found = "none" if not given else " and ".join(given)
             raise ValueError(f"give exactly one of messages, prompt, prompt_token_ids (found {found})")
+        return self
+
+    @model_validator(mode="after")
+    def _template_needs_messages(self) -> Self:
+        for name in ("tools", "chat_template_kwargs"):
+            if getattr(self, name) and self.messages is None:
+                raise ValueError(f"{name}: only a chat template shows them to the model; give messages")
+        return self
+
+    @model_validator(mode="after")
+    def _tokens_to_read(self) -> Self:
+        if self.task is not None and self.task.kind == "detokenize" and self.prompt_token_ids is None:
+            raise ValueError("task: give prompt_token_ids to detokenize")
         return self
 
     @model_validator(mode="after")

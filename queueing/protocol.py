@@ -8,15 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from enum import StrEnum
 from typing import Protocol
 
 from headway.queueing.backlog import EndedJob, Settlement, TenantBacklog
+from headway.queueing.batch_store import BatchStore
 from headway.queueing.claims import Claim, Emit, Fenced, Finish
+from headway.queueing.day_usage import DayUsage
 from headway.queueing.events import Cursor, JobResult, JobStatus, StreamEvent
 from headway.queueing.messages import Job, Priority
 from headway.queueing.quota_values import QuotaStanding
+from headway.queueing.step_views import StepViews
 from headway.queueing.tenant_store import QuotaStore, TenantStore
+from headway.queueing.webhook_store import WebhookStore
 from headway.queueing.worker_card import WorkerCard
 
 
@@ -90,6 +95,12 @@ class Queue(Protocol):
     tenant_store: TenantStore
     quota_store: QuotaStore
     """Both are used by ``Admission``, through which jobs are posted; ``submit`` itself asks neither."""
+    step_views: StepViews
+    """What workers show of their steps while somebody watches."""
+    batch_store: BatchStore
+    """Records of files and batches."""
+    webhook_store: WebhookStore
+    """Where tenants are told of ends, and what is on its way there."""
 
     # -- producers ------------------------------------------------------------------------------------
 
@@ -130,6 +141,17 @@ class Queue(Protocol):
 
     async def cancel(self, job_id: str, reason: str) -> Cancelled:
         """Ask for the end of a job. Raises UnknownJobError."""
+        ...
+
+    async def job(self, job_id: str) -> Job:
+        """The job as it was accepted. Raises UnknownJobError; InvalidJobError if a raw body is no job."""
+        ...
+
+    async def forget(self, job_id: str) -> None:
+        """Keep nothing of a job that has ended: neither its body nor its answer.
+
+        Raises UnknownJobError, InvalidJobError while it has not ended.
+        """
         ...
 
     async def status(self, job_id: str) -> JobStatus:
@@ -238,6 +260,10 @@ class Queue(Protocol):
 
     async def recent_jobs(self, model: str, limit: int = 100) -> tuple[EndedJob, ...]:
         """The newest of the last thousand or so jobs that ended."""
+        ...
+
+    async def usage(self, model: str, days: Sequence[date]) -> tuple[DayUsage, ...]:
+        """What each tenant used on these days with a model, each job counted once; kept for 93 days."""
         ...
 
     async def settlements(self, model: str, limit: int = 100) -> tuple[Settlement, ...]:

@@ -13,6 +13,7 @@ from headway.queueing.errors import (
     InvalidJobError,
     QueueFullError,
     UnknownJobError,
+    not_ended,
     queue_full,
     unknown_job,
 )
@@ -20,7 +21,7 @@ from headway.queueing.events import Cursor, JobResult, StreamEvent
 from headway.queueing.ids import JobId, check_entry_id, check_key, lane_of, new_key
 from headway.queueing.intake import fields_as_asked
 from headway.queueing.keys import JobKeys, LaneKeys
-from headway.queueing.messages import Job, check_job_size, encode_job
+from headway.queueing.messages import Job, check_job_size, decode_job, encode_job
 from headway.queueing.protocol import Cancelled, Submitted
 from headway.queueing.reader import StreamReader
 from headway.queueing.redis_side import RedisSide
@@ -116,7 +117,7 @@ class ProducerSide(RedisSide):
             case "unknown":
                 raise UnknownJobError(f"nothing is kept of {what} that could be posted again")
             case "running":
-                raise InvalidJobError(f"{job_id} has not ended yet: cancel it first", code="job_not_ended")
+                raise not_ended(job_id)
             case _:
                 return Submitted(job_id, created=outcome == "created")
 
@@ -133,6 +134,24 @@ class ProducerSide(RedisSide):
         if state in (None, b"finished"):
             raise unknown_job(job_id)
         return None
+
+    async def job(self, job_id: str) -> Job:
+        """See ``Queue.job``."""
+        body = await self._server.call("GET", JobKeys(JobId.parse(job_id)).body)
+        if not isinstance(body, bytes):
+            raise unknown_job(job_id)
+        return decode_job(body)
+
+    async def forget(self, job_id: str) -> None:
+        """See ``Queue.forget``."""
+        job = JobId.parse(job_id)
+        match await self._server.fcall("headway_forget", LaneKeys(job.lane).tag, job.key):
+            case b"unknown":
+                raise unknown_job(job_id)
+            case b"running":
+                raise not_ended(job_id)
+            case _:
+                return
 
     async def cancel(self, job_id: str, reason: str) -> Cancelled:
         """See ``Queue.cancel``."""

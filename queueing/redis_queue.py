@@ -7,6 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import cast
 
+from headway.queueing.batch_store import BatchStore
 from headway.queueing.codec import decode_card
 from headway.queueing.ids import is_model_name, lane_of
 from headway.queueing.keys import MODELS, WORKERS, LaneKeys, card_key
@@ -17,10 +18,13 @@ from headway.queueing.redis_listing import ListingSide
 from headway.queueing.redis_producers import ProducerSide
 from headway.queueing.redis_quotas import RedisQuotas
 from headway.queueing.redis_side import reaped
+from headway.queueing.redis_step_views import RedisStepViews
 from headway.queueing.redis_tenants import RedisTenants
 from headway.queueing.server_check import prepare
 from headway.queueing.settings import DEFAULTS, QueueSettings
+from headway.queueing.step_views import StepViews
 from headway.queueing.tenant_store import QuotaStore, TenantStore
+from headway.queueing.webhook_store import WebhookStore
 from headway.queueing.worker_card import WorkerCard
 
 
@@ -42,6 +46,9 @@ class RedisQueue(ProducerSide, ConsumerSide, ListingSide):
         super().__init__(url, settings, clock=clock, rng=rng)
         self.tenant_store: TenantStore = RedisTenants(self._server, self._clock)
         self.quota_store: QuotaStore = RedisQuotas(self._server, settings)
+        self.step_views: StepViews = RedisStepViews(self._server)
+        self.batch_store = BatchStore(self._server)
+        self.webhook_store = WebhookStore(self._server)
         self._search = LostJobs(self._server, settings)
         self._unanswered = {}
         self._ears = {}

@@ -91,12 +91,13 @@ class RedisTenants:
         changed = await self._change("headway_tenants_apply", *arguments)
         return tuple(sorted(name.decode() for name in cast("list[bytes]", changed)))
 
-    async def add_key(self, tenant: str, name: str, secret: str) -> ApiKey:
+    async def add_key(self, tenant: str, name: str, secret: str, *, is_admin: bool = False) -> ApiKey:
         """See ``TenantStore.add_key``."""
         if tenant == EVERYONE:
             raise InvalidTenantError("a key stands for one tenant")
-        key = ApiKey(digest_of(secret), check_tenant(tenant), name, int(self._clock() * 1000))
-        text = orjson.dumps({"tenant": key.tenant, "name": key.name, "created_ms": key.created_ms})
+        key = ApiKey(digest_of(secret), check_tenant(tenant), name, int(self._clock() * 1000), is_admin)
+        kept = {"tenant": key.tenant, "name": key.name, "created_ms": key.created_ms}
+        text = orjson.dumps(kept | ({"admin": True} if is_admin else {}))
         await self._change("headway_key_put", key.digest, text)
         return key
 
@@ -187,7 +188,7 @@ def _key(digest: str, text: bytes) -> ApiKey:
         raise InvalidTenantError("its name is no text")
     if type(created_ms) is not int or not 0 <= created_ms < _LATEST_MS:
         raise InvalidTenantError("created_ms is no date")
-    return ApiKey(digest, check_tenant(tenant), name, created_ms)
+    return ApiKey(digest, check_tenant(tenant), name, created_ms, is_admin=kept.get("admin") is True)
 
 
 def _pairs(flat: list[bytes]) -> list[tuple[str, bytes]]:

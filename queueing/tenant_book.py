@@ -25,6 +25,8 @@ class ApiKey:
     tenant: str
     name: str
     created_ms: int
+    is_admin: bool = False
+    """It may also change limits and keys over HTTP, and see all tenants."""
 
     @property
     def id(self) -> str:
@@ -89,8 +91,13 @@ class TenantBook:
         """The tenant's own limits, else those of everyone."""
         return self.tenants.get(tenant) or self.tenants.get(EVERYONE, UNLIMITED)
 
-    def tenant_of(self, secret: str) -> str | None:
-        """Whose key it is, or None. The time this takes tells nothing: only digests are compared."""
+    def key_of(self, secret: str) -> ApiKey | None:
+        """The key that a secret is, or None. The time this takes tells nothing: only digests are compared."""
         digest = digest_of(secret)
         key = self.keys.get(digest)
-        return key.tenant if key is not None and hmac.compare_digest(key.digest, digest) else None
+        return key if key is not None and hmac.compare_digest(key.digest, digest) else None
+
+    def tenant_of(self, secret: str) -> str | None:
+        """Whose key it is, or None."""
+        key = self.key_of(secret)
+        return None if key is None else key.tenant

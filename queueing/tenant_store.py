@@ -35,7 +35,7 @@ class TenantStore(Protocol):
         """
         ...
 
-    async def add_key(self, tenant: str, name: str, secret: str) -> ApiKey:
+    async def add_key(self, tenant: str, name: str, secret: str, *, is_admin: bool = False) -> ApiKey:
         """Let a secret stand for a tenant; only its digest is kept. Raises InvalidTenantError."""
         ...
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+import orjson
+
 from headway.queueing.errors import NotAllowedError, QuotaExceededError
-from headway.queueing.messages import Job
+from headway.queueing.messages import Job, Message
 from headway.queueing.quota_values import QuotaLimit, Refusal
 from headway.queueing.tenants import TenantLimits
 
@@ -81,7 +83,13 @@ def _prompt_tokens(job: Job) -> int:
         return len(job.prompt_token_ids)
     if job.prompt is not None:
         return _text_tokens(job.prompt)
-    return sum(_text_tokens(message.content) + TOKENS_PER_MESSAGE for message in job.messages or ())
+    tools = len(job.tools) and _text_tokens(orjson.dumps(job.tools).decode())
+    return tools + sum(_message_tokens(message) for message in job.messages or ())
+
+
+def _message_tokens(message: Message) -> int:
+    calls = "".join(call.function.name + call.function.arguments for call in message.tool_calls)
+    return _text_tokens((message.content or "") + calls) + TOKENS_PER_MESSAGE
 
 
 def _text_tokens(text: str) -> int:

@@ -25,5 +25,9 @@ class WorkerCard:
     """Seconds since the engine last completed a step while it had work; 0 when idle."""
     tokens_per_second: float
     created_unix: int
+    tool_format: str = ""
+    """How the model writes calls of tools (a ToolFormat); empty: not known, as while it loads."""
+    reasoning_format: str = ""
+    """How it sets its thoughts apart (a ReasoningFormat); empty: not known."""
     heartbeat_age_seconds: float = field(default=0.0, compare=False)
     """Since its last heartbeat, by the server's clock; ``Queue.workers`` fills it in."""

@@ -79,9 +79,12 @@ class _Choice:
 
 
 class Answer:
-    """All choices of one job. Owned by the I/O loop; starts from what earlier owners committed."""
+    """All choices of one job. Owned by the I/O loop; starts from what earlier owners committed.
 
-    def __init__(self, choices: int, committed: Sequence[TokenEvent] = ()) -> None:
+    ``opening``: text that every choice begins with, and that travels with its first token.
+    """
+
+    def __init__(self, choices: int, committed: Sequence[TokenEvent] = (), opening: str = "") -> None:
         self._choices = [_Choice() for _ in range(choices)]
         self._unwritten: list[TokenEvent] = []
         self._has_fresh_tokens = False
@@ -90,6 +93,8 @@ class Answer:
             self.add(entry.choice, entry.text, entry.token_ids, entry.logprobs, entry.finish_reason)
         for choice in self._choices:
             choice.seal()
+            if opening and not choice.token_ids:
+                choice.texts.append(opening)
         self._has_fresh_tokens = False
         self._sealed_tokens = sum(choice.sealed_tokens for choice in self._choices)
         self.resumed_tokens = self._sealed_tokens

@@ -36,6 +36,7 @@ def worker_command(settings: UpSettings, worker_id: str, index: int) -> list[str
         ("--policy", settings.policy),
         ("--drain-seconds", settings.drain_seconds),
         ("--metrics-port", None if settings.metrics_port is None else settings.metrics_port + index),
+        ("--otlp", settings.otlp_url),
         ("--log-format", "json"),
         ("--log-level", settings.log_level),
     ]
@@ -55,10 +56,23 @@ def gateway_command(settings: UpSettings, listen_fd: int) -> list[str]:
         ("--listen-fd", listen_fd),
         ("--tenants", settings.tenants),
         ("--drain-seconds", settings.drain_seconds),
+        ("--otlp", settings.otlp_url),
+        *settings.limits.arguments(),
+        ("--files", settings.files),
         ("--log-format", "json"),
         ("--log-level", settings.log_level),
     ]
     return headway_command("gateway", *_arguments(options))
+
+
+def batch_command(settings: UpSettings) -> list[str]:
+    """The batch service."""
+    options: list[tuple[str, object | None]] = [
+        ("--files", settings.files),
+        ("--log-format", "json"),
+        ("--log-level", settings.log_level),
+    ]
+    return headway_command("batch", "worker", *_arguments(options))
 
 
 def _arguments(options: list[tuple[str, object | None]]) -> list[str]:

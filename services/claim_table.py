@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headway.queueing.claims import Claim
 from headway.queueing.events import EndReason, JobError
@@ -26,6 +26,9 @@ from headway.services.translate import (
     take_output,
     was_taken_out,
 )
+
+if TYPE_CHECKING:
+    from headway.services.job_traces import JobTraces  # needs OpenTelemetry
 
 _log = get_logger("worker")
 
@@ -46,12 +49,14 @@ class ClaimTable:
         to_write: asyncio.Event,
         *,
         max_stream_bytes: int,
+        traces: JobTraces | None = None,
     ) -> None:
         self._engine = engine
         self._model = model
         self._metrics = metrics
         self._clock = clock
         self._max_stream_bytes = max_stream_bytes
+        self._traces = traces
         self._jobs: dict[str, ClaimedJob] = {}
         self.to_write = to_write
         self.changed = asyncio.Event()
@@ -131,11 +136,16 @@ class ClaimTable:
 
     def route(self) -> None:
         """Give the engine's new outputs to their jobs; what belongs to no claim of ours is dropped."""
-        for output in self._engine.take():
+        outputs = self._engine.take()
+        now = self._clock() if outputs else 0.0
+        for output in outputs:
             job = self._jobs.get(job_of(output.key.request_id)[0])
             is_ours = job is not None and output.key.request_id in job.open_requests
             if job is None or not is_ours or job.claim.epoch != output.key.epoch:
+                self._metrics.suppressed(len(output.token_ids))
                 continue
+            if job.waits_since_seconds is None:
+                job.waits_since_seconds = now
             ended = output.finish_reason is not None
             if ended:
                 job.open_requests.discard(output.key.request_id)
@@ -187,6 +197,8 @@ class ClaimTable:
             if job.open_requests:
                 self._engine.cancel(tuple(job.open_requests))
             self._metrics.lost()
+            if self._traces is not None:
+                self._traces.lost(job, self._metrics.journeys_of(job))
             job.log.warning("claim_lost", epoch=job.claim.epoch, phase=job.phase.value)
             self.close(job)
 

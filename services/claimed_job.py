@@ -45,7 +45,10 @@ class ClaimedJob:
     is_handed_back: bool = False
     is_full: bool = False
     """Its token stream is as long as one may be: taken out of the engine, to end with ``length``."""
+    first_written_seconds: float | None = None
     last_written_seconds: float | None = None
+    waits_since_seconds: float | None = None
+    """When the engine brought the oldest token that is not in a write; None: there is none."""
     job_id: str = field(init=False)
 
     def __post_init__(self) -> None:

@@ -13,8 +13,11 @@ from typing import Annotated
 
 import typer
 
+from headway.services import cli_batch_options as batch_options
 from headway.services import cli_engine_options as engine_options
+from headway.services import cli_gateway_options as gateway_options
 from headway.services import cli_options as options
+from headway.services.cli_batch import add_batch_commands
 from headway.services.cli_dlq import add_dlq_commands
 from headway.services.cli_doctor import add_doctor_command
 from headway.services.cli_fleet import add_fleet_commands
@@ -25,6 +28,7 @@ from headway.services.cli_tenants import add_tenant_commands
 from headway.services.cli_trace import add_trace_command
 from headway.services.errors import ServiceError, StartError
 from headway.services.fair_settings import FairSettings
+from headway.services.gateway_limits import DEFAULT_LIMITS, GatewayLimits
 from headway.services.settings import (
     GatewaySettings,
     UpSettings,
@@ -96,6 +100,14 @@ def up(
     deterministic: engine_options.Deterministic = _UP.is_deterministic,
     drain_seconds: options.DrainSeconds = _UP.drain_seconds,
     metrics_port: options.MetricsPort = None,
+    otlp: options.Otlp = None,
+    max_body_size: gateway_options.MaxBodySize = DEFAULT_LIMITS.max_body_bytes,
+    max_header_size: gateway_options.MaxHeaderSize = DEFAULT_LIMITS.max_head_bytes,
+    max_connections_per_tenant: gateway_options.MaxConnectionsPerTenant = None,
+    cors_origins: gateway_options.CorsOrigins = "",
+    admin_key_file: gateway_options.AdminKeyFile = None,
+    files: batch_options.Files = None,
+    batch: batch_options.Batch = None,
     log_level: options.LogLevel = "info",
 ) -> None:
     """Start everything on this machine; Ctrl-C stops it.
@@ -134,6 +146,16 @@ def up(
         is_deterministic=deterministic,
         drain_seconds=drain_seconds,
         metrics_port=metrics_port,
+        otlp_url=otlp,
+        limits=GatewayLimits(
+            max_body_bytes=max_body_size,
+            max_head_bytes=max_header_size,
+            max_connections_per_tenant=max_connections_per_tenant,
+            cors_origins=cors_origins,
+            admin_key_file=None if admin_key_file is None else str(admin_key_file.absolute()),
+        ),
+        files=files,
+        has_batch=batch,
         log_level=log_level,
     )
     raise typer.Exit(run_up(settings))
@@ -148,6 +170,13 @@ def gateway(
     listen_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
     tenants: options.Tenants = None,
     drain_seconds: options.DrainSeconds = _GATEWAY.drain_seconds,
+    otlp: options.Otlp = None,
+    max_body_size: gateway_options.MaxBodySize = DEFAULT_LIMITS.max_body_bytes,
+    max_header_size: gateway_options.MaxHeaderSize = DEFAULT_LIMITS.max_head_bytes,
+    max_connections_per_tenant: gateway_options.MaxConnectionsPerTenant = None,
+    cors_origins: gateway_options.CorsOrigins = "",
+    admin_key_file: gateway_options.AdminKeyFile = None,
+    files: batch_options.Files = None,
     log_format: options.LogFormatOption = _GATEWAY.log_format,
     log_level: options.LogLevel = "info",
 ) -> None:
@@ -161,6 +190,15 @@ def gateway(
         listen_fd=listen_fd,
         tenants=tenants,
         drain_seconds=drain_seconds,
+        otlp_url=otlp,
+        limits=GatewayLimits(
+            max_body_bytes=max_body_size,
+            max_head_bytes=max_header_size,
+            max_connections_per_tenant=max_connections_per_tenant,
+            cors_origins=cors_origins,
+            admin_key_file=None if admin_key_file is None else str(admin_key_file.absolute()),
+        ),
+        files=files,
         log_format=log_format,
         log_level=log_level,
     )
@@ -183,6 +221,8 @@ def worker(
     keep_weights: engine_options.KeepWeights = _WORKER.keeps_weights,
     pin_threads: engine_options.PinThreads = _WORKER.pins_threads,
     device: engine_options.Device = _WORKER.device,
+    tool_parser: engine_options.ToolParser = _WORKER.tool_format,
+    reasoning_parser: engine_options.ReasoningParser = _WORKER.reasoning_format,
     worker_id: options.WorkerId = _WORKER.worker_id,
     kv_cache: engine_options.KvCache = None,
     block_size: engine_options.BlockSize = _WORKER.block_size,
@@ -208,6 +248,7 @@ def worker(
     drain_seconds: options.DrainSeconds = _WORKER.drain_seconds,
     metrics_port: options.MetricsPort = None,
     metrics_host: options.MetricsHost = _WORKER.metrics_host,
+    otlp: options.Otlp = None,
     log_format: options.LogFormatOption = _WORKER.log_format,
     log_level: options.LogLevel = "info",
 ) -> None:
@@ -239,6 +280,8 @@ def worker(
         pins_threads=pin_threads,
         cache_dir=cache_dir or default_cache_dir(),
         device=device,
+        tool_format=tool_parser,
+        reasoning_format=reasoning_parser,
         worker_id=worker_id,
         kv_cache_bytes=kv_cache,
         block_size=block_size,
@@ -262,6 +305,7 @@ def worker(
         drain_seconds=drain_seconds,
         metrics_port=metrics_port,
         metrics_host=metrics_host,
+        otlp_url=otlp,
         log_format=log_format,
         log_level=log_level,
     )
@@ -302,6 +346,7 @@ def schema() -> None:
 
 add_doctor_command(app)
 add_job_commands(app)
+add_batch_commands(app)
 add_dlq_commands(app)
 add_fleet_commands(app)
 add_tenant_commands(app)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from headway.queueing.answer_formats import ReasoningFormat, ToolFormat
 from headway.services.cli_options import duration, size
 from headway.services.settings import (
     CpuKernels,
@@ -117,6 +118,22 @@ DraftTokens = Annotated[
     int,
     typer.Option(
         min=1, max=64, envvar="HEADWAY_DRAFT_TOKENS", help="Tokens of one answer that an iteration may guess."
+    ),
+]
+ToolParser = Annotated[
+    ToolFormat,
+    typer.Option(
+        "--tool-parser",
+        envvar="HEADWAY_TOOL_PARSER",
+        help="How the model writes calls of tools; auto: as its chat template shows.",
+    ),
+]
+ReasoningParser = Annotated[
+    ReasoningFormat,
+    typer.Option(
+        "--reasoning-parser",
+        envvar="HEADWAY_REASONING_PARSER",
+        help="How it marks thoughts; auto: as its chat template shows; none: they are words.",
     ),
 ]
 Threads = Annotated[

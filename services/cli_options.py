@@ -152,6 +152,15 @@ MetricsPort = Annotated[
     ),
 ]
 MetricsHost = Annotated[str, typer.Option(envvar="HEADWAY_METRICS_HOST", help="Address of the metrics port.")]
+Otlp = Annotated[
+    str | None,
+    typer.Option(
+        "--otlp",
+        envvar=["HEADWAY_OTLP", "OTEL_EXPORTER_OTLP_ENDPOINT"],
+        metavar="URL",
+        help="OpenTelemetry collector for traces (OTLP over HTTP), such as http://collector:4318.",
+    ),
+]
 LogFormatOption = Annotated[
     LogFormat, typer.Option("--log-format", envvar="HEADWAY_LOG_FORMAT", help="auto: pretty on a terminal.")
 ]

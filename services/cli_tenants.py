@@ -155,6 +155,9 @@ def create(
     tenant: Whose,
     *,
     name: Annotated[str, typer.Option(help="What it is for, shown in the list.")] = "",
+    admin: Annotated[
+        bool, typer.Option("--admin", help="It may also change limits and keys over HTTP (/admin).")
+    ] = False,
     json_output: options.JsonOutput = False,
     redis_url: options.RedisUrl = None,
     state_dir: options.StateDirectory = None,
@@ -162,7 +165,7 @@ def create(
     """Make an API key for a tenant and print it, this one time."""
     from headway.services.tenant_commands import create_key
 
-    made = create_key(tenant, name, redis_url, _state_dir(state_dir))
+    made = create_key(tenant, name, redis_url, _state_dir(state_dir), is_admin=admin)
     print(json.dumps(made) if json_output else made["key"])
 
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headway.services.children import gateway_command, worker_command
+from headway.services.children import batch_command, gateway_command, worker_command
 from headway.services.embedded import EmbeddedServer
 from headway.services.keeper import Death, Keeper, KeeperState
 from headway.services.listener import url_of
@@ -59,6 +59,11 @@ class Fleet:
             else Keeper("redis", server.start, changed=changed, died=died, serves_when_started=True)
         )
         self.gateway = Keeper("gateway", self._start_gateway, changed=changed, died=died)
+        self.batch = (
+            Keeper("batch", self._start_batch, changed=changed, died=died, serves_when_started=True)
+            if settings.has_batch
+            else None
+        )
         names = ["worker"] if settings.workers == 1 else [f"worker {i + 1}" for i in range(settings.workers)]
         self.workers = [
             Keeper(name, self._worker_starter(name, index), changed=changed, died=died)
@@ -76,7 +81,12 @@ class Fleet:
     @property
     def keepers(self) -> list[Keeper]:
         """All of them, in the order of their start."""
-        return [*([] if self.redis is None else [self.redis]), self.gateway, *self.workers]
+        return [*([] if self.redis is None else [self.redis]), *self._doors, *self.workers]
+
+    @property
+    def _doors(self) -> list[Keeper]:
+        """What brings jobs in."""
+        return [self.gateway] if self.batch is None else [self.gateway, self.batch]
 
     def log_path(self, keeper: Keeper) -> Path:
         """Where a process's output goes."""
@@ -102,6 +112,14 @@ class Fleet:
             gateway_command(self._settings, descriptor),
             log_path=self._logs / "gateway.log",
             pass_fds=(descriptor,),
+            extra_env={"HEADWAY_REDIS_URL": self.redis_url},
+        )
+
+    async def _start_batch(self) -> ChildProcess:
+        return ChildProcess.spawn(
+            "batch",
+            batch_command(self._settings),
+            log_path=self._logs / "batch.log",
             extra_env={"HEADWAY_REDIS_URL": self.redis_url},
         )
 
@@ -159,12 +177,12 @@ class Fleet:
     def stop_order(self) -> list[tuple[list[Keeper], float]]:
         """Who is stopped together, in order, and how long each may take before it is killed."""
         served = self._settings.drain_seconds + KILL_GRACE_SECONDS
-        stages = [([self.gateway], served), (self.workers, served)]
+        stages = [(self._doors, served), (self.workers, served)]
         return stages if self.redis is None else [*stages, ([self.redis], SERVER_STOP_SECONDS)]
 
     async def end_now(self) -> None:
         """Kill what is left; the server alone may still flush, which takes a tenth of a second."""
-        for keeper in [self.gateway, *self.workers]:
+        for keeper in [*self._doors, *self.workers]:
             if keeper.child is not None:
                 keeper.child.kill()
         if self.redis is not None:

@@ -15,25 +15,36 @@ import socket
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvicorn
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, disable_created_metrics
 
 from headway import __version__
 from headway.gateway.app import create_app
 from headway.gateway.gateway import Gateway
 from headway.gateway.settings import GatewaySettings as AppSettings
+from headway.gateway.tracing import RequestTraces
 from headway.queueing.errors import QueueingError
+from headway.queueing.messages import Constraint
 from headway.queueing.protocol import Queue
+from headway.queueing.tenant_book import digest_of
 from headway.queueing.tenant_file import TenantFile
+from headway.services.batch.settings import default_files
+from headway.services.batch.storage import GatewayBlobs, Storage
 from headway.services.connection import checked_queue, close_queue
 from headway.services.errors import NotReachableError, StartError
-from headway.services.http_protocol import BoundedHttpProtocol
+from headway.services.gateway_limits import GatewayLimits, read_admin_key
+from headway.services.http_protocol import bounded_to
 from headway.services.listener import open_listener, url_of
 from headway.services.logs import configure_logging, get_logger
 from headway.services.settings import GatewaySettings, shown
+from headway.services.start_tracing import start_tracing
 from headway.services.tenant_loops import keep_loop, settle_all_loop
 from headway.services.tenants_file import apply_tenants_file, check_tenants_file, watch_tenants_file
+
+if TYPE_CHECKING:
+    from headway.services.tracing import Tracing
 
 START_SECONDS = 30.0
 """How long to wait for the queue's server at the start."""
@@ -50,6 +61,8 @@ _log = get_logger("gateway")
 def run_gateway(settings: GatewaySettings) -> int:
     """Serve until stopped; the exit code. Raises ServiceError for what is expected to go wrong."""
     configure_logging(level=settings.log_level, format=settings.log_format)
+    # A second series for each counter, of which nothing here makes use.
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # the client library says no types here
     if settings.listen_fd is None:
         listener = open_listener(settings.host, settings.port)
     else:
@@ -79,6 +92,8 @@ def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _serve(settings: GatewaySettings, listener: socket.socket) -> None:
+    app_settings = _app_settings(settings.limits)
+    tracing = start_tracing(settings.otlp_url, service="headway-gateway", instance=url_of(listener))
     file = None if settings.tenants is None else check_tenants_file(settings.tenants)
     queue = await _prepared_queue(settings.redis_url)
     loops: list[asyncio.Task[None]] = []
@@ -88,17 +103,20 @@ async def _serve(settings: GatewaySettings, listener: socket.socket) -> None:
         loops = _start_loops(queue, settings.tenants)
         app = create_app(
             queue,
-            AppSettings(version=__version__),
+            app_settings,
             registry=REGISTRY,
             clock=time.monotonic,
             wall_clock=time.time,
+            constraint_refusal=_constraint_refusal,
+            traces=None if tracing is None else _http_traces(tracing),
+            blobs=_blobs(settings.files),
         )
         gateway: Gateway = app.state.gateway
         await gateway.callers.announce()
         server = _Server(
             uvicorn.Config(
                 app,
-                http=BoundedHttpProtocol,
+                http=bounded_to(settings.limits.max_head_bytes),
                 ws="none",
                 log_config=None,
                 access_log=False,  # the app's own request log says more
@@ -116,7 +134,50 @@ async def _serve(settings: GatewaySettings, listener: socket.socket) -> None:
             loop.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
         await close_queue(queue)
+        if tracing is not None:
+            await asyncio.to_thread(tracing.close)
     _log.info("stopped")
+
+
+def _http_traces(tracing: Tracing) -> RequestTraces:
+    from headway.services.request_traces import HttpTraces
+
+    return HttpTraces(tracing)
+
+
+def _constraint_refusal(constraint: Constraint) -> str | None:
+    # Imported with the first constraint: the grammar library takes 20 MB.
+    from headway.services.constraint import constraint_refusal
+
+    return constraint_refusal(constraint)
+
+
+def _app_settings(limits: GatewayLimits) -> AppSettings:
+    """The app's settings; raises StartError for an administrators' key that is none."""
+    admin_key = read_admin_key(limits.admin_key_file)
+    return AppSettings(
+        version=__version__,
+        max_body_bytes=limits.max_body_bytes,
+        max_requests_per_tenant=limits.max_connections_per_tenant,
+        cors_origins=limits.origins,
+        admin_key_digest=digest_of(admin_key) if admin_key else "",
+    )
+
+
+def _blobs(files: str | None) -> GatewayBlobs | None:
+    """Where files lie; raises ServiceError for a place that was named and cannot be used.
+
+    A gateway that was told of none, in a container that may write nowhere, serves without files.
+    """
+    storage = Storage(files or default_files())
+    try:
+        storage.check()
+    except StartError as error:
+        if files is not None:
+            raise
+        _log.warning("no files and no batches", reason=str(error))
+        return None
+    return GatewayBlobs(storage)
 
 
 async def _apply(queue: Queue, file: TenantFile) -> None:

@@ -17,23 +17,28 @@ REQUEST_SECONDS: Final = 30.0
 """How long a request's head may take, and the rest of a body whose request was answered without it."""
 
 _MESSAGE: Final = (
-    b'{"error":{"message":"the request\'s headers are larger than 64 KiB","type":"invalid_request_error",'
-    b'"param":null,"code":"headers_too_large"}}'
+    b'{"error":{"message":"the request\'s line and headers are larger than %d bytes",'
+    b'"type":"invalid_request_error","param":null,"code":"headers_too_large"}}'
 )
 _TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
-    b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(_MESSAGE), _MESSAGE)
+    b"connection: close\r\ncontent-length: %d\r\n\r\n%s"
 )
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """One connection: a head over MAX_HEAD_BYTES gets a 431, one over REQUEST_SECONDS is cut off."""
+    """One connection: a head over its bound gets a 431, one over REQUEST_SECONDS is cut off."""
 
     request_seconds: float = REQUEST_SECONDS
+    max_head_bytes: int = MAX_HEAD_BYTES
     _is_in_head: bool = True
     _is_at_start: bool = True
     _has_been_asked: bool = False
     _head_bytes: int = 0
+    """Of a head that is not whole yet, by reads of the socket."""
+    _field_bytes: int = 0
+    """Of this head's address and headers, as parsed: one that came with a single read has no other count."""
+    _is_refused: bool = False
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's own
@@ -54,7 +59,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         if self._is_in_head and not self._is_at_start:
             self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
+            if self._head_bytes > self.max_head_bytes:
                 self._refuse()
                 return
         if self._owes():
@@ -62,15 +67,36 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         else:
             self._disarm()
 
+    def on_url(self, url: bytes) -> None:
+        """Count the address."""
+        self._field_bytes += len(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Count one header."""
+        self._field_bytes += len(name) + len(value)
+        super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """The head is whole."""
+        fields, self._field_bytes = self._field_bytes, 0
+        if fields > self.max_head_bytes or self._is_refused:
+            self._refuse()
+            return
         self._is_in_head = False
         self._has_been_asked = True
         self._head_bytes = 0
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        """Pass on what belongs to a request that is served."""
+        if not self._is_refused:
+            super().on_body(body)
+
     def on_message_complete(self) -> None:
         """The request is whole; what follows is the next one's head."""
+        if self._is_refused:
+            return
         self._is_in_head = self._is_at_start = True
         super().on_message_complete()
 
@@ -90,8 +116,17 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._deadline = None
 
     def _refuse(self) -> None:
+        if self._is_refused:
+            return
+        self._is_refused = True
         if self._has_been_asked and not self.cycle.response_complete:
             self.transport.abort()  # in the middle of an earlier answer
             return
-        self.transport.write(_TOO_LARGE)
+        message = _MESSAGE % self.max_head_bytes
+        self.transport.write(_TOO_LARGE % (len(message), message))
         self.transport.close()
+
+
+def bounded_to(max_head_bytes: int) -> type[BoundedHttpProtocol]:
+    """The protocol with another bound of a request's head; uvicorn takes a class."""
+    return type("BoundedHttpProtocol", (BoundedHttpProtocol,), {"max_head_bytes": max_head_bytes})

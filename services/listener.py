@@ -13,6 +13,9 @@ import socket
 from headway.services.errors import StartError, UsageError
 
 BACKLOG = 2048
+UNSENT_BYTES = 64 << 10
+"""What the kernel takes of an answer before its reader has taken what came earlier. By itself it takes
+megabytes, whole answers, of each reader that does not read; and nobody knows that this one is behind."""
 
 
 def open_listener(host: str, port: int) -> socket.socket:
@@ -27,6 +30,8 @@ def open_listener(host: str, port: int) -> socket.socket:
     try:
         # A restart must not wait for connections of the last run that linger in TIME_WAIT.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # Linux and macOS; connections inherit it
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         listener.bind(address)
         listener.listen(BACKLOG)
     except OSError as error:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
-from headway.engine.values import EngineLoad, FinishReason
-from headway.services.latency_histogram import LatencyHistogram
+from headway.engine.timeline import Timeline
+from headway.engine.values import EngineLoad, FinishReason, Objective
+from headway.gateway.latency_histogram import LatencyHistogram
+from headway.gateway.tenant_labels import TenantLabels
+from headway.queueing.events import EndReason
+from headway.services.claimed_job import ClaimedJob
+from headway.services.job_metrics import JobMetrics
+from headway.services.journeys import Journey, Journeys
+from headway.services.scheduler_metrics import SchedulerMetrics
+from headway.services.step_metrics import StepMetrics
+from headway.services.vllm_names import VllmNames
 
 STEP_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 LATENCY_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -17,10 +26,30 @@ COMPUTATION: Final = ("kernels", "threads", "weights")
 
 
 class WorkerMetrics:
-    """One worker's numbers in a registry of their own, so that several workers fit in one process."""
+    """One worker's numbers in a registry of their own, so that several workers fit in one process.
 
-    def __init__(self, worker_id: str, model: str) -> None:
+    ``timeline``: the engine's. ``objectives``: by class, as the engine's limits have them. ``most_tenants``:
+    with a label value of their own.
+    """
+
+    def __init__(
+        self,
+        worker_id: str,
+        model: str,
+        *,
+        timeline: Timeline | None = None,
+        objectives: Sequence[Objective] = (),
+        most_tenants: int = 50,
+    ) -> None:
         self.registry = CollectorRegistry()
+        tenants = TenantLabels(most_tenants)
+        self.steps = StepMetrics(timeline or Timeline(), model, self.registry, tenants)
+        self.jobs = JobMetrics(model, self.registry, tenants, objectives=objectives)
+        self._sums = SchedulerMetrics(model, self.registry)
+        self._journeys = Journeys()
+        ProcessCollector(registry=self.registry)
+        self._vllm = CollectorRegistry()
+        self._vllm.register(VllmNames(self.registry, model))
         self._labels = {"model": model}
         self._finished = self._counter("requests", "Jobs ended here, by terminal reason", "reason")
         for reason in FinishReason:  # present from the start, so that a rate over a first error is not lost
@@ -33,6 +62,16 @@ class WorkerMetrics:
         self._handed_back = self._plain_counter("jobs_handed_back", "Jobs released unfinished by a drain")
         self._lost = self._plain_counter("claims_lost", "Claims that another worker took over")
         self._retries = self._plain_counter("publish_retries", "Writes to the queue that had to be repeated")
+        self._suppressed = self._plain_counter(
+            "suppressed_tokens", "Tokens kept from readers, since another worker had taken their job over"
+        )
+        self._lag = LatencyHistogram(
+            "headway_stream_lag_seconds",
+            "From the engine to the queue, of the oldest token of a job's write",
+            self._labels,
+            STEP_BUCKETS,
+            self.registry,
+        )
         self._tokens = self._counter("tokens", "Tokens by kind: prompt, completion, recomputed", "kind")
         self._completion_tokens = self._tokens.labels(**self._labels, kind="completion")  # looked up once
         self.completion_tokens = 0
@@ -44,6 +83,7 @@ class WorkerMetrics:
         self._held = self._gauge("requests_held", "Requests paused because the queue is behind")
         self._kv_total = self._gauge("kv_blocks_total", "KV blocks in the pool")
         self._kv_used = self._gauge("kv_blocks_used", "KV blocks in use")
+        self._kv_ratio = self._gauge("kv_used_ratio", "KV blocks in use, as a part of the pool")
         self._step_age = self._gauge("step_age_seconds", "How long the running step has been running")
         self._step = self._histogram("step_seconds", "Time of one engine step", STEP_BUCKETS)
         self._publish = self._histogram("publish_seconds", "Time of one write to the queue", STEP_BUCKETS)
@@ -82,7 +122,12 @@ class WorkerMetrics:
         """The text that a scrape gets."""
         self._completion_tokens.inc(self.completion_tokens - self._told_completion_tokens)
         self._told_completion_tokens = self.completion_tokens
-        return generate_latest(self.registry)
+        self.look()
+        return generate_latest(self.registry) + generate_latest(self._vllm)
+
+    def look(self) -> None:
+        """Take in the engine's timeline; once a second is often enough."""
+        self._journeys.follow(self.steps.look())
 
     def observe_load(self, load: EngineLoad, *, jobs: int, step_age_seconds: float) -> None:
         """Set the gauges; called when somebody looks."""
@@ -92,6 +137,8 @@ class WorkerMetrics:
         self._held.set(load.held)
         self._kv_total.set(load.kv_blocks_total)
         self._kv_used.set(load.kv_blocks_used)
+        self._kv_ratio.set(load.kv_blocks_used / load.kv_blocks_total if load.kv_blocks_total else 0.0)
+        self._sums.show(load.extra)
         self._step_age.set(step_age_seconds)
         for name, value in load.extra.items():
             if name not in self._scheduler:
@@ -131,6 +178,7 @@ class WorkerMetrics:
         if resumed_tokens:
             self._resumed.inc()
             self._tokens.labels(**self._labels, kind="recomputed").inc(prompt_tokens + resumed_tokens)
+            self._sums.resumed_tokens += prompt_tokens + resumed_tokens
 
     def stepped(self, seconds: float) -> None:
         """The engine made a step; called from its thread."""
@@ -158,10 +206,24 @@ class WorkerMetrics:
         self.completion_tokens += tokens
         self._itl.observe(seconds / tokens)
 
-    def finished(self, reason: str, *, seconds: float) -> None:
+    def wrote_after(self, seconds: float) -> None:
+        """A job's tokens are in the queue, the oldest of them so long after the engine made it."""
+        self._lag.observe(seconds)
+
+    def suppressed(self, tokens: int) -> None:
+        """``tokens`` of a job were not written, since it is another worker's."""
+        self._suppressed.inc(tokens)
+
+    def finished(self, reason: EndReason, *, seconds: float) -> None:
         """A job's terminal event is in the queue."""
-        self._finished.labels(**self._labels, reason=reason).inc()
+        self._finished.labels(**self._labels, reason=reason.value).inc()
         self._end_to_end.observe(seconds)
+
+    def journeys_of(self, job: ClaimedJob) -> tuple[Journey, ...]:
+        """How the requests of a job that leaves went here; told once."""
+        self.look()
+        specs = () if job.prepared is None else job.prepared.specs
+        return self._journeys.take(spec.request_id for spec in specs)
 
     def handed_back(self) -> None:
         """A job was released unfinished."""

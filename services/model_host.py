@@ -17,6 +17,7 @@ from headway.engine.scripted import ByteTokenizer
 from headway.engine.swap_costs import measure_swap_costs
 from headway.engine.values import Objective
 from headway.services.accelerated import load_accelerated
+from headway.services.answer_formats import reasoning_format, settled, tool_format
 from headway.services.errors import UsageError
 from headway.services.fair_settings import make_policy
 from headway.services.memory import read_memory
@@ -47,6 +48,9 @@ class ModelHost:
     weights: str
     """Why they have their form, and where they are."""
     placement: Placement
+    tool_format: str = ""
+    reasoning_format: str = ""
+    """How it writes calls and thoughts, for the worker's card."""
 
     @property
     def computation(self) -> dict[str, str]:
@@ -65,13 +69,7 @@ def build_engine(settings: WorkerSettings) -> ModelHost:
     placement = place(settings.threads, os.sched_getaffinity(0), is_pinned=settings.pins_threads)
     loaded = _toy(settings) if is_toy(settings.model) else _torch(settings, placement)
     runner, tokenizer = loaded.runner, loaded.tokenizer
-    if (settings.ttft_seconds is None) != (settings.tpot_seconds is None):
-        raise UsageError("--ttft and --tpot belong together", hint="give both, or neither")
-    objectives = (
-        (Objective(settings.ttft_seconds, settings.tpot_seconds),)
-        if settings.ttft_seconds is not None and settings.tpot_seconds is not None
-        else ()
-    )
+    objectives = class_objectives(settings)
     try:
         limits = StepLimits(
             max_step_tokens=settings.max_batch_tokens,
@@ -104,7 +102,26 @@ def build_engine(settings: WorkerSettings) -> ModelHost:
         engine.set_weight(tenant, weight)
     name = served_name(settings.model, settings.served_name)
     side = ModelSide(name, tokenizer, runner.max_model_len, engine.check)
-    return ModelHost(engine, side, int(time.time()), loaded.kernels, loaded.weights, placement)
+    template = tokenizer.chat_template
+    return ModelHost(
+        engine,
+        side,
+        int(time.time()),
+        loaded.kernels,
+        loaded.weights,
+        placement,
+        tool_format=settled(settings.tool_format, tool_format(template)),
+        reasoning_format=settled(settings.reasoning_format, reasoning_format(template)),
+    )
+
+
+def class_objectives(settings: WorkerSettings) -> tuple[Objective, ...]:
+    """What jobs without an objective of their own should meet, by class; raises UsageError."""
+    if (settings.ttft_seconds is None) != (settings.tpot_seconds is None):
+        raise UsageError("--ttft and --tpot belong together", hint="give both, or neither")
+    if settings.ttft_seconds is None or settings.tpot_seconds is None:
+        return ()
+    return (Objective(settings.ttft_seconds, settings.tpot_seconds),)
 
 
 def default_kv_cache_bytes() -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headway.queueing.claims import Emit, Fenced, Finish
 from headway.queueing.errors import QueueUnavailableError
@@ -21,6 +21,9 @@ from headway.services.claimed_job import ClaimedJob, Phase
 from headway.services.engine_thread import EngineThread
 from headway.services.logs import get_logger
 from headway.services.metrics import WorkerMetrics
+
+if TYPE_CHECKING:
+    from headway.services.job_traces import JobTraces  # needs OpenTelemetry
 
 _log = get_logger("publisher")
 
@@ -45,12 +48,15 @@ class Publisher:
         engine: EngineThread,
         metrics: WorkerMetrics,
         clock: Callable[[], float],
+        *,
+        traces: JobTraces | None = None,
     ) -> None:
         self._queue = queue
         self._table = table
         self._engine = engine
         self._metrics = metrics
         self._clock = clock
+        self._traces = traces
         self._backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         self._last_write = -1.0
         """When the last one began, on the clock."""
@@ -128,15 +134,23 @@ class Publisher:
         emits = [
             Emit(job.job_id, job.claim.token, job.answer.seal(), job.answer.written_entries) for job in jobs
         ]
+        waited_since = [job.waits_since_seconds for job in jobs]
+        for job in jobs:  # what comes from here on is in the next write
+            job.waits_since_seconds = None
         outcomes = await self._ask("emit", lambda: self._queue.emit(emits))
         if outcomes is None:
+            for job, since in zip(jobs, waited_since, strict=True):
+                job.waits_since_seconds = since or job.waits_since_seconds
             return False
         acknowledged: list[tuple[str, int]] = []
         now = self._clock()
-        for job, emit, outcome in zip(jobs, emits, outcomes, strict=True):
+        for job, emit, outcome, since in zip(jobs, emits, outcomes, waited_since, strict=True):
             if outcome is Fenced.LOST:
+                self._metrics.suppressed(sum([len(entry.token_ids) for entry in emit.entries]))
                 self._table.lose(job)
                 continue
+            if since is not None:
+                self._metrics.wrote_after(now - since)
             if tokens := self._confirm(job, emit.entries, now):
                 acknowledged.append((emit.job_id, tokens))
             if outcome is Fenced.CANCELLED:
@@ -169,6 +183,8 @@ class Publisher:
                 self._table.lose(job)
             else:
                 self._metrics.handed_back()
+                if self._traces is not None:
+                    self._traces.handed_back(job, self._metrics.journeys_of(job))
                 job.log.info("job_handed_back", committed_tokens=job.answer.completion_tokens)
                 self._table.close(job)
         return True
@@ -195,6 +211,9 @@ class Publisher:
             elif job.answer.resumed_tokens == 0:
                 ttft = now - job.received_seconds + job.age_seconds_at_claim
                 self._metrics.wrote_first_tokens(tokens, seconds=ttft)
+                if job.prepared is not None:
+                    self._metrics.jobs.first_token(job.prepared.job, ttft)
+                job.first_written_seconds = now
             else:
                 self._metrics.wrote_tokens(tokens)
             job.last_written_seconds = now
@@ -204,7 +223,11 @@ class Publisher:
     def _close(self, job: ClaimedJob, finish: Finish) -> None:
         self._confirm(job, finish.entries, self._clock())
         seconds = self._clock() - job.received_seconds + job.age_seconds_at_claim
-        self._metrics.finished(finish.end.reason.value, seconds=seconds)
+        self._metrics.finished(finish.end.reason, seconds=seconds)
+        journeys = self._metrics.journeys_of(job)
+        self._metrics.jobs.ended(job, finish.end.reason, journeys)
+        if self._traces is not None:
+            self._traces.ended(job, finish.end.reason, journeys)
         job.log.info(
             "job_finished",
             reason=finish.end.reason.value,

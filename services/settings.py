@@ -13,7 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from headway.queueing.answer_formats import ReasoningFormat, ToolFormat
 from headway.services.fair_settings import UNSET, FairSettings
+from headway.services.gateway_limits import DEFAULT_LIMITS, GatewayLimits
 from headway.services.tenant_weights import TenantWeights
 
 DType = Literal["auto", "float32", "bfloat16"]
@@ -59,6 +61,10 @@ class WorkerSettings:
     """Processes, each with a device of its own, that compute the model together."""
     has_cuda_graphs: bool = True
     """On a GPU: shapes of steps that keep coming are recorded and replayed."""
+    tool_format: ToolFormat = "auto"
+    """How the model writes calls of tools; auto: as its chat template shows."""
+    reasoning_format: ReasoningFormat = "auto"
+    """How it sets its thoughts apart; auto: as its chat template shows; none: they are words."""
     worker_id: str = ""
     """Empty: ``w-<host>-<pid>-<random>``."""
     kv_cache_bytes: int | None = None
@@ -101,6 +107,8 @@ class WorkerSettings:
     metrics_port: int | None = None
     """Prometheus metrics of this worker on this port; None: not served, 0: a free port."""
     metrics_host: str = DEFAULT_HOST
+    otlp_url: str | None = None
+    """Traces go to the OpenTelemetry collector here, over OTLP/HTTP; None: nowhere."""
     log_format: LogFormat = "auto"
     log_level: str = "info"
     block_size: int = 16
@@ -137,6 +145,11 @@ class GatewaySettings:
     """tenants.toml, applied at the start and whenever it changes; None: limits come from elsewhere."""
     drain_seconds: float = 10.0
     """On SIGTERM, how long open answers may still stream."""
+    otlp_url: str | None = None
+    """As a worker's."""
+    limits: GatewayLimits = DEFAULT_LIMITS
+    files: str | None = None
+    """Where files lie; None: ``files`` in the state dir, if that can be written."""
     log_format: LogFormat = "auto"
     log_level: str = "info"
 
@@ -182,6 +195,13 @@ class UpSettings:
     """How long open answers may still finish at the first Ctrl-C, in the gateway and then in the workers."""
     metrics_port: int | None = None
     """The first worker's metrics port, the second's is one more; None: not served."""
+    otlp_url: str | None = None
+    limits: GatewayLimits = DEFAULT_LIMITS
+    """Of the gateway."""
+    files: str | None = None
+    """Where files lie; None: ``files`` in the state dir."""
+    has_batch: bool | None = None
+    """Start the batch service; None: if it is installed."""
     log_level: str = "info"
 
 

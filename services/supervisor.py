@@ -90,7 +90,9 @@ class Supervisor:
                 if self.fleet.redis is not None:
                     tasks.create_task(self.fleet.redis.run())
                     await self.fleet.redis.started.wait()
-                for keeper in [self.fleet.gateway, *self.fleet.workers]:
+                for keeper in self.fleet.keepers:
+                    if keeper is self.fleet.redis:
+                        continue
                     tasks.create_task(keeper.run())
                 # Only now, while the processes load: connecting means importing the Redis client.
                 await asyncio.sleep(0)
@@ -177,9 +179,8 @@ class Supervisor:
     def _changed(self, keeper: Keeper) -> None:
         self._journal.write("state", process=keeper.name, state=keeper.state.value, pid=keeper.pid)
         if keeper.state is KeeperState.READY:
-            place = {"redis": self.fleet.redis_url, "gateway": self.fleet.url}.get(
-                keeper.name, self.fleet.model
-            )
+            places = {"redis": self.fleet.redis_url, "gateway": self.fleet.url, "batch": "/v1/batches"}
+            place = places.get(keeper.name, self.fleet.model)
             self._terminal.event(
                 keeper.name, "ready", f"{self._elapsed(keeper)}   {place}  (pid {keeper.pid})"
             )

@@ -145,14 +145,16 @@ def as_lines(shown: Mapping[str, Any]) -> list[str]:
 # -- keys ---------------------------------------------------------------------------------------------
 
 
-def create_key(tenant: str, name: str, redis_url: str | None, state_dir: Path) -> dict[str, Any]:
+def create_key(
+    tenant: str, name: str, redis_url: str | None, state_dir: Path, *, is_admin: bool = False
+) -> dict[str, Any]:
     """A new key, the only time that it is seen. Raises ServiceError."""
     url, _ = locate(redis_url, state_dir)
     secret = new_key()
 
     async def act(client: Client) -> dict[str, Any]:
         was_open = (await client.queue.tenant_store.book()).is_open
-        key = await client.queue.tenant_store.add_key(tenant, name, secret)
+        key = await client.queue.tenant_store.add_key(tenant, name, secret, is_admin=is_admin)
         if was_open:
             print("headway: this is the first key: from now on every request needs one", file=sys.stderr)
         return _key(key) | {"key": secret}
@@ -181,10 +183,14 @@ def keys_as_lines(keys: Sequence[Mapping[str, Any]]) -> list[str]:
     rows = [
         (key["id"], "?", "?", f"unreadable: {key['unreadable']}")
         if "unreadable" in key
-        else (key["id"], key["tenant"], _date(key["created_ms"]), key["name"])
+        else (key["id"], key["tenant"], _date(key["created_ms"]), key["name"] + _mark(key))
         for key in keys
     ]
     return table(columns, rows, terminal_width())
+
+
+def _mark(key: Mapping[str, Any]) -> str:
+    return f"{' ' if key['name'] else ''}(administrator)" if key["admin"] else ""
 
 
 def _date(milliseconds: int) -> str:
@@ -224,4 +230,10 @@ def _by_id(digests: Iterable[str], key_id: str) -> str:
 
 
 def _key(key: ApiKey) -> dict[str, Any]:
-    return {"id": key.id, "tenant": key.tenant, "name": key.name, "created_ms": key.created_ms}
+    return {
+        "id": key.id,
+        "tenant": key.tenant,
+        "name": key.name,
+        "created_ms": key.created_ms,
+        "admin": key.is_admin,
+    }

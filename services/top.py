@@ -11,12 +11,12 @@ from typing import Final
 
 from headway.queueing.client import Client
 from headway.queueing.errors import QueueUnavailableError
+from headway.queueing.figures import Figures, look
 from headway.services.columns import shortened, terminal_width
 from headway.services.connection import locate
 from headway.services.errors import UsageError
 from headway.services.job_commands import with_client
 from headway.services.live_screen import live_screen
-from headway.services.top_figures import Figures, look
 from headway.services.top_frame import frame
 
 EVERY_SECONDS: Final = 1.0

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from headway.queueing.figures import Figures, LaneFigures, TenantFigures
 from headway.queueing.messages import Priority
 from headway.services import worker_listing
 from headway.services.columns import Column, table
-from headway.services.top_figures import Figures, LaneFigures, TenantFigures
 from headway.services.units import show_duration
 
 _BANDS: Final = tuple(Column(band.upper(), is_number=True) for band in Priority)

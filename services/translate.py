@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from headway.engine.errors import ContextLengthError, RequestError
+from headway.engine.errors import ContextLengthError, GrammarError, RequestError
 from headway.engine.interfaces import Tokenizer
 from headway.engine.values import FinishReason, Objective, Output, RequestSpec, Sampling, TextLogprobs
 from headway.queueing.claims import Claim
@@ -28,6 +28,9 @@ from headway.queueing.errors import InvalidJobError
 from headway.queueing.events import EndReason, JobError, TokenLogprob, TopLogprob
 from headway.queueing.messages import Job, Priority, SamplingParams, decode_job
 from headway.services.answer import Answer
+from headway.services.constraint import field_of, source_of
+from headway.services.prompt import prompt_of
+from headway.services.token_task import task_answer
 
 BAND: Final = {Priority.INTERACTIVE: 0, Priority.STANDARD: 1, Priority.BATCH: 2}
 
@@ -77,11 +80,15 @@ def prepare(claim: Claim, model: ModelSide, received_seconds: float) -> Prepared
     except InvalidJobError as error:
         return Refusal(JobError(error.code, str(error), error.param), dead_letter=error.code)
     try:
-        prompt = _prompt_token_ids(job, model.tokenizer)
+        if job.task is not None:
+            return _answered(job, task_answer(job, job.task, model.tokenizer, model.max_model_len))
+        asked = prompt_of(job, model.tokenizer)
+        prompt = asked.token_ids
         limit = _max_tokens(job, len(prompt), model.max_model_len)
-        answer = Answer(job.sampling.n, claim.committed)
+        grammar = None if job.constraint is None else source_of(job.constraint)
+        answer = Answer(job.sampling.n, claim.committed, asked.opening)
         specs = tuple(
-            _spec(claim, job, choice, prompt, limit, answer, received_seconds)
+            _spec(claim, job, choice, prompt, limit, answer, received_seconds, grammar)
             for choice in range(job.sampling.n)
             if answer.finish_reason(choice) is None
         )
@@ -90,6 +97,13 @@ def prepare(claim: Claim, model: ModelSide, received_seconds: float) -> Prepared
     except RequestError as error:
         return Refusal(_job_error(error, job), choices=job.sampling.n, job=job)
     return Prepared(job, answer, specs, len(prompt))
+
+
+def _answered(job: Job, text: str) -> Prepared:
+    """A job with nothing to run: its end brings the text."""
+    answer = Answer(1)
+    answer.add(0, text, ())
+    return Prepared(job, answer, (), 0)
 
 
 def request_id(job_id: str, choice: int) -> str:
@@ -146,16 +160,6 @@ def _read_job(claim: Claim, model_name: str) -> Job:
     return job
 
 
-def _prompt_token_ids(job: Job, tokenizer: Tokenizer) -> tuple[int, ...]:
-    if job.messages is not None:
-        return tokenizer.render_chat(
-            [message.model_dump(mode="json", exclude_none=True) for message in job.messages]
-        )
-    if job.prompt is not None:
-        return tokenizer.encode(job.prompt, add_special_tokens=True)
-    return job.prompt_token_ids or ()
-
-
 def _max_tokens(job: Job, prompt_tokens: int, max_model_len: int) -> int:
     """The answer's limit in tokens; raises ContextLengthError when prompt and answer can never fit."""
     room = max_model_len - prompt_tokens
@@ -182,6 +186,7 @@ def _spec(  # noqa: PLR0917 - one caller, which has just made all of them
     max_tokens: int,
     answer: Answer,
     received_seconds: float,
+    grammar: str | None,
 ) -> RequestSpec:
     # The server's clock says how old the job was at the claim; ours only measures from there on.
     arrival = received_seconds - (claim.now_ms - claim.created_ms) / 1000
@@ -193,7 +198,7 @@ def _spec(  # noqa: PLR0917 - one caller, which has just made all of them
         request_id=request_id(claim.job_id, choice),
         epoch=claim.epoch,
         prompt_token_ids=prompt,
-        sampling=_sampling(job.sampling, _choice_seed(claim.seed, choice)),
+        sampling=_sampling(job.sampling, _choice_seed(claim.seed, choice), grammar),
         max_tokens=max_tokens,
         generated_token_ids=answer.token_ids(choice),
         stop_strings=job.sampling.stop,
@@ -213,7 +218,7 @@ def _choice_seed(seed: int, choice: int) -> int:
     return (seed + choice * _GOLDEN_GAMMA) & _SEED_MASK
 
 
-def _sampling(params: SamplingParams, seed: int) -> Sampling:
+def _sampling(params: SamplingParams, seed: int, grammar: str | None) -> Sampling:
     return Sampling(
         temperature=params.temperature,
         top_p=params.top_p,
@@ -228,6 +233,7 @@ def _sampling(params: SamplingParams, seed: int) -> Sampling:
         ignore_eos=params.ignore_eos,
         logit_bias=tuple(sorted(params.logit_bias.items())),
         logprobs=params.logprobs,
+        grammar=grammar,
     )
 
 
@@ -239,6 +245,8 @@ def _job_error(error: RequestError, job: Job) -> JobError:
         param = next(
             name for name in ("messages", "prompt", "prompt_token_ids") if getattr(job, name) is not None
         )
+    if isinstance(error, GrammarError) and job.constraint is not None:
+        param = f"constraint.{field_of(job.constraint)}"
     return JobError(code, str(error), param)
 
 

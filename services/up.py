@@ -10,11 +10,13 @@ import signal
 import socket
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from headway import __version__
 from headway.services.connection import check_url
 from headway.services.embedded import EmbeddedOptions, EmbeddedServer, find_server_binary
+from headway.services.errors import StartError
 from headway.services.journal import Journal
 from headway.services.listener import open_listener
 from headway.services.memory import read_memory
@@ -43,6 +45,7 @@ def run_up(settings: UpSettings) -> int:
         check_tenants_file(file)
         settings = replace(settings, tenants=file)
     settings = share_out(settings, read_memory(), len(os.sched_getaffinity(0)))
+    settings = _with_batch(settings, state)
     server = _embedded(settings, state)
     listener = open_listener(settings.host, settings.port)
     Journal(state.logs / "up.log").write("up", version=__version__, pid=os.getpid(), settings=shown(settings))
@@ -50,6 +53,18 @@ def run_up(settings: UpSettings) -> int:
     if code < 0:
         die_of(signal.Signals(-code))
     return code
+
+
+def _with_batch(settings: UpSettings, state: StateDir) -> UpSettings:
+    """Where files lie, and whether the batch service runs; raises StartError when it cannot."""
+    is_installed = find_spec("celery") is not None
+    if settings.has_batch and not is_installed:
+        raise StartError("celery is not installed", hint="pip install 'headway[batch]'")
+    has_batch = is_installed if settings.has_batch is None else settings.has_batch
+    files = settings.files or str(state.root / "files")
+    # Absolute, since others start in another folder.
+    files = files if "://" in files else str(Path(files).expanduser().absolute())
+    return replace(settings, files=files, has_batch=has_batch)
 
 
 def _embedded(settings: UpSettings, state: StateDir) -> EmbeddedServer | None:

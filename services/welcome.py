@@ -66,6 +66,7 @@ def welcome(terminal: Terminal, url: str, model: str, logs: Path, *, command: st
         f'{command} tail{options} $({command} submit{options} --max-tokens {MAX_TOKENS} "{QUESTION}")'
     )
     terminal.line()
+    terminal.line(f"  console   {url}/console/")
     terminal.line(f"  logs      {short_path(logs)}/*.log")
     terminal.line(f"  status    {command} status{options}")
     terminal.line("  stop      Ctrl-C (finishes open answers; twice: at once)")

@@ -12,8 +12,10 @@ import os
 import re
 import time
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import uvloop
+from prometheus_client import disable_created_metrics
 
 from headway.engine.errors import ModelError
 from headway.queueing.errors import QueueingError, QueueUnavailableError, ServerUnsuitableError
@@ -30,11 +32,15 @@ from headway.services.logs import configure_logging, get_logger
 from headway.services.model_host import ModelHost, build_engine
 from headway.services.placement import stay
 from headway.services.settings import WorkerSettings, mask_password, new_worker_id, served_name, shown
+from headway.services.start_tracing import start_tracing
 from headway.services.stop_signals import StopSignals
 from headway.services.worker_card import worker_card
 from headway.services.worker_core import Worker
 from headway.services.worker_http import WorkerHttp
 from headway.services.worker_loops import heartbeat_loop
+
+if TYPE_CHECKING:
+    from headway.services.job_traces import JobTraces
 
 _log = get_logger("worker")
 
@@ -43,6 +49,8 @@ def run_worker(settings: WorkerSettings) -> int:
     """Serve one model until SIGTERM or SIGINT; returns the exit code. Errors are logged, not raised."""
     settings = replace(settings, worker_id=settings.worker_id or new_worker_id())
     look_for_cycles_seldom()
+    # A second series for each counter, of which nothing here makes use.
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # the client library says no types here
     configure_logging(
         level=settings.log_level, format=settings.log_format, fields={"worker": settings.worker_id}
     )
@@ -80,6 +88,9 @@ class _Process:
         self._signals = StopSignals()
         self._worker: Worker | None = None
         self._started_unix = int(time.time())
+        self._tracing = start_tracing(
+            settings.otlp_url, service="headway-worker", instance=settings.worker_id
+        )
         self._http = WorkerHttp(self._metrics, self._health, self._readiness, self._trace)
 
     async def run(self) -> int:
@@ -159,11 +170,13 @@ class _Process:
 
     async def _work(self, queue: Queue, host: ModelHost) -> int:
         stay(host.placement)  # before the engine's thread starts, which stays there too
-        worker = self._worker = Worker(queue, host, self._settings)
+        worker = self._worker = Worker(queue, host, self._settings, traces=self._job_traces())
         _log.info(
             "worker_ready",
             model=self._model,
             max_model_len=host.model.max_model_len,
+            tool_parser=host.tool_format,
+            reasoning_parser=host.reasoning_format,
             **host.computation,
         )
         try:
@@ -185,6 +198,15 @@ class _Process:
                 await queue.farewell(self._settings.worker_id)
         await queue.close()
         await self._http.close()
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
+
+    def _job_traces(self) -> JobTraces | None:
+        if self._tracing is None:
+            return None
+        from headway.services.job_traces import JobTraces
+
+        return JobTraces(self._tracing, self._settings.worker_id, self._model, time.monotonic)
 
     def _starting_card(self) -> WorkerCard:
         return worker_card(self._settings, self._model, "starting", created_unix=self._started_unix)

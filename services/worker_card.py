@@ -21,6 +21,8 @@ def worker_card(
     *,
     created_unix: int,
     max_model_len: int = 0,
+    tool_format: str = "",
+    reasoning_format: str = "",
     load: EngineLoad = _NOTHING,
     step_age_seconds: float = 0.0,
     tokens_per_second: float = 0.0,
@@ -41,4 +43,6 @@ def worker_card(
         step_age_seconds=round(step_age_seconds, 3),
         tokens_per_second=round(tokens_per_second, 1),
         created_unix=created_unix,
+        tool_format=tool_format,
+        reasoning_format=reasoning_format,
     )

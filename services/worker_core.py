@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
 
 from headway.queueing.protocol import Queue
 from headway.queueing.worker_card import WorkerCard
@@ -21,14 +21,19 @@ from headway.services.drain import drain, hand_over
 from headway.services.engine_thread import EngineThread
 from headway.services.logs import get_logger
 from headway.services.metrics import WorkerMetrics
-from headway.services.model_host import ModelHost
+from headway.services.model_host import ModelHost, class_objectives
 from headway.services.preemption_log import PreemptionLog
 from headway.services.publisher import Publisher
 from headway.services.settings import WorkerSettings
+from headway.services.step_show import show_loop
+from headway.services.step_view import StepViewer
 from headway.services.tenant_loops import keep_loop, settle_loop, weights_loop
 from headway.services.trace import chrome_trace
 from headway.services.worker_card import worker_card
-from headway.services.worker_loops import heartbeat_loop, reap_loop, renew_loop, watchdog_loop
+from headway.services.worker_loops import heartbeat_loop, look_loop, reap_loop, renew_loop, watchdog_loop
+
+if TYPE_CHECKING:
+    from headway.services.job_traces import JobTraces  # needs OpenTelemetry
 
 _log = get_logger("worker")
 
@@ -52,8 +57,15 @@ class Worker:
         settings: WorkerSettings,
         *,
         clock: Callable[[], float] = time.monotonic,
+        traces: JobTraces | None = None,
     ) -> None:
-        self.metrics = WorkerMetrics(settings.worker_id, host.model.name)
+        self.metrics = WorkerMetrics(
+            settings.worker_id,
+            host.model.name,
+            timeline=host.engine.timeline,
+            objectives=class_objectives(settings),
+        )
+        self.metrics.steps.weigh(dict(settings.tenant_weights))
         self.metrics.observe_computation(host.computation)
         self.state = "ready"
         self._queue = queue
@@ -77,8 +89,9 @@ class Worker:
             clock,
             self._to_write,
             max_stream_bytes=settings.max_stream_bytes,
+            traces=traces,
         )
-        self._publisher = Publisher(queue, self._table, self._engine, self.metrics, clock)
+        self._publisher = Publisher(queue, self._table, self._engine, self.metrics, clock, traces=traces)
         self._claims = ClaimLoop(
             queue,
             self._table,
@@ -104,12 +117,14 @@ class Worker:
                     tasks.create_task(renew_loop(self._queue, self._table, lease)),
                     tasks.create_task(settle_loop(self._queue, name)),
                     tasks.create_task(keep_loop(self._queue)),
-                    tasks.create_task(weights_loop(self._queue, name, self._own_weights, self._engine.weigh)),
+                    tasks.create_task(weights_loop(self._queue, name, self._own_weights, self._weigh)),
                     tasks.create_task(self._publisher.run()),
                     tasks.create_task(PreemptionLog(self._host.engine.preemptions, _log).run()),
+                    tasks.create_task(look_loop(self.metrics)),
                     tasks.create_task(
                         heartbeat_loop(self._queue, self.card, self._settings.heartbeat_seconds)
                     ),
+                    tasks.create_task(self._show_steps()),
                 ]
                 claiming = tasks.create_task(self._claims.run())
                 await stop.wait()
@@ -143,6 +158,19 @@ class Worker:
         claiming.cancel()
         await hand_over(self._table, NOW_SECONDS)
 
+    async def _show_steps(self) -> None:
+        viewer = StepViewer(self._host.engine.timeline, self._clock)
+        await show_loop(
+            self._queue.step_views,
+            self._settings.worker_id,
+            viewer,
+            lambda: self._engine.load.kv_blocks_total,
+        )
+
+    def _weigh(self, weights: Mapping[str, float]) -> None:
+        self._engine.weigh(weights)
+        self.metrics.steps.weigh(weights)
+
     async def _watch_engine(self) -> None:
         await self._engine_died.wait()
         raise EngineDiedError("the engine's thread died") from self._engine.failure
@@ -168,6 +196,8 @@ class Worker:
             self.state,
             created_unix=self._host.loaded_unix,
             max_model_len=self._host.model.max_model_len,
+            tool_format=self._host.tool_format,
+            reasoning_format=self._host.reasoning_format,
             load=self._engine.load,
             step_age_seconds=self._engine.step_age_seconds(),
             tokens_per_second=self._tokens_per_second(),

@@ -20,10 +20,12 @@ from headway.services.backoff import Backoff
 from headway.services.claim_table import ClaimTable
 from headway.services.engine_thread import EngineThread
 from headway.services.logs import get_logger
+from headway.services.metrics import WorkerMetrics
 
 _log = get_logger("worker")
 
 REAP_SECONDS: Final = 1.5
+LOOK_SECONDS: Final = 0.5
 HUNG_EXIT_CODE: Final = 70
 """EX_SOFTWARE of sysexits.h: tells a hung engine from a crash in the supervisor's log."""
 CARD_LIVES_BEATS: Final = 5
@@ -72,6 +74,13 @@ async def heartbeat_loop(queue: Queue, card: Callable[[], WorkerCard], seconds: 
         await queue.heartbeat(card(), ttl_seconds=seconds * CARD_LIVES_BEATS)
 
     await every(lambda: seconds, "heartbeat", beat, Backoff(seconds / 2, seconds * 2))
+
+
+async def look_loop(metrics: WorkerMetrics) -> None:
+    """Take in the engine's timeline before its rings have gone round, scraped or not."""
+    while True:
+        metrics.look()
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 async def reap_loop(queue: Queue, model: str, lease_seconds: float) -> None:

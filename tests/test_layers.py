@@ -30,6 +30,7 @@ CORE = {
     "block_table",
     "blocks",
     "budget",
+    "chat_turns",
     "checks",
     "cost_model",
     "deadlines",
@@ -83,8 +84,9 @@ CORE = {
 }
 """Engine files above the line that engine/README.md draws: the standard library and each other only."""
 
-MEETING_FILES = {"translate.py", "worker_card.py"}
-"""Where the engine's values meet the queue's: jobs and answers; a worker's load on its card."""
+MEETING_FILES = {"translate.py", "worker_card.py", "job_metrics.py", "metrics.py"}
+"""Where the engine's values meet the queue's: jobs and answers; a worker's load on its card; and what it
+measures of both, since an objective is the engine's word and the job that it was promised is the queue's."""
 
 
 def sources(folder: str) -> Iterator[Path]:

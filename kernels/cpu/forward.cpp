@@ -116,6 +116,7 @@ void Forward::fit_buffers() {
         own.row.fit(std::max<int64_t>({model_.hidden, heads * model_.head_dim}));
         own.logits.fit(int64_t(rows_) * kHeadColumns);
         own.best.assign(rows_, Largest());
+        for (int row = 0; row < rows_; ++row) own.best[row].index = first_allowed(step_->masks[row], model_.vocab);
     }
 }
 
@@ -201,10 +202,11 @@ void Forward::choose(int first, int end, MemberScratch& own) {
     headway_gemm_part(&model_.head, shared_.inputs.get(), rows_, first, end, &output);
     for (int row = 0; row < rows_; ++row) {
         const float* mine = logits + int64_t(row) * kHeadColumns;
-        largest_of(mine, end - first, first, own.best[row]);
+        const uint16_t* mask = step_->masks[row];
         if (row < step_->kept_rows) {
-            std::memcpy(step_->logits + int64_t(row) * model_.vocab + first, mine, sizeof(float) * (end - first));
+            copy_allowed(mine, end - first, first, mask, step_->logits + int64_t(row) * model_.vocab + first);
         }
+        largest_of(mine, end - first, first, mask, own.best[row]);
     }
 }
 

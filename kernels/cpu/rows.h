@@ -56,17 +56,40 @@ struct Largest {
     }
 };
 
-inline void largest_of(const float* values, int count, int32_t first_index, Largest& best) {
+// Of the 16 lanes from `index` on, a multiple of 16, those that a row may choose; a row without a mask may choose all.
+inline __mmask16 allowed_lanes(const uint16_t* mask, int32_t index) {
+    return mask == nullptr ? __mmask16(0xFFFF) : __mmask16(mask[index / kLanes]);
+}
+
+// The first that a row may choose, whatever the logits are; 0: it has no mask, or one that leaves nothing.
+inline int32_t first_allowed(const uint16_t* mask, int width) {
+    for (int i = 0; mask != nullptr && i < width; i += kLanes) {
+        const unsigned lanes = mask[i / kLanes] & lanes_below(width - i);
+        if (lanes != 0) return i + __builtin_ctz(lanes);
+    }
+    return 0;
+}
+
+// Values as they are where the mask allows them, else −∞.
+inline void copy_allowed(const float* values, int count, int32_t first_index, const uint16_t* mask, float* out) {
+    const __m512 never = _mm512_set1_ps(-__builtin_inff());
+    for (int i = 0; i < count; i += kLanes) {
+        const __mmask16 inside = lanes_below(count - i), allowed = allowed_lanes(mask, first_index + i);
+        _mm512_mask_storeu_ps(out + i, inside, _mm512_mask_loadu_ps(never, inside & allowed, values + i));
+    }
+}
+
+inline void largest_of(const float* values, int count, int32_t first_index, const uint16_t* mask, Largest& best) {
     __m512 most = _mm512_set1_ps(-__builtin_inff());
     for (int i = 0; i < count; i += kLanes) {
-        const __mmask16 inside = lanes_below(count - i);
+        const __mmask16 inside = lanes_below(count - i) & allowed_lanes(mask, first_index + i);
         // In this order what is not a number is passed over.
         most = _mm512_mask_max_ps(most, inside, _mm512_maskz_loadu_ps(inside, values + i), most);
     }
     const float top = _mm512_reduce_max_ps(most);
     if (!(top > best.value) && !(top == best.value && first_index < best.index)) return;
     for (int i = 0; i < count; i += kLanes) {
-        const __mmask16 inside = lanes_below(count - i);
+        const __mmask16 inside = lanes_below(count - i) & allowed_lanes(mask, first_index + i);
         const __mmask16 hit = _mm512_mask_cmp_ps_mask(inside, _mm512_maskz_loadu_ps(inside, values + i), _mm512_set1_ps(top), _CMP_EQ_OQ);
         if (hit != 0) return best.take(top, first_index + i + __builtin_ctz(hit));
     }

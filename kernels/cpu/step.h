@@ -40,8 +40,9 @@ struct HeadwayStep {
     const int32_t* counts;             // [sequences] tokens of each
     const int32_t* const* tables;      // [sequences] block tables
     const int32_t* logit_rows;         // [rows]
-    float* logits;                     // [kept_rows, vocab]
-    int32_t* most_likely;              // [rows], the first of equals
+    const uint16_t* const* masks;      // [rows] what each may choose: bit t % 16 of word t / 16 for token t; null: anything
+    float* logits;                     // [kept_rows, vocab], −∞ where the mask says no
+    int32_t* most_likely;              // [rows], the first of equals that it may choose
     int64_t nanoseconds[4];            // out: products, attention, head, all
 };
 

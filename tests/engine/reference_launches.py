@@ -21,6 +21,7 @@ from headway.kernels.rms_norm import add_rms_norm_reference, rms_norm_reference
 from headway.kernels.rope_kv_write import HeadNorms, RotaryRows, rope_kv_write_reference
 from headway.kernels.row_gather import row_gather_reference
 from headway.kernels.sampling_launches import fused_sampling_reference, penalise_reference
+from headway.kernels.token_mask import token_mask_reference
 from headway.kernels.varlen_attention import PagedCache
 
 Arguments = dict[str, Any]
@@ -43,6 +44,7 @@ def reference_launches() -> Iterator[list[str]]:
         "threshold_kernel": sampling.remember,
         "weights_kernel": _nothing,
         "pick_kernel": sampling.pick,
+        "_token_mask_kernel": _mask,
     }
 
     def run(launch: Launch) -> None:
@@ -62,6 +64,10 @@ def _nothing(_arguments: Arguments, _constants: Arguments) -> None:
 
 def _gather(given: Arguments, _: Arguments) -> None:
     given["out"].copy_(row_gather_reference(given["table"], given["ids"], given["latest"]))
+
+
+def _mask(given: Arguments, _: Arguments) -> None:
+    given["logits"].copy_(token_mask_reference(given["logits"], given["bits"], given["rows"]))
 
 
 def _norm(given: Arguments, constants: Arguments) -> None:

@@ -23,6 +23,7 @@ from headway.gateway.gateway import Gateway
 from headway.gateway.settings import GatewaySettings
 from headway.queueing.memory_queue import MemoryQueue
 from headway.queueing.protocol import Queue
+from headway.services.constraint import constraint_refusal
 
 SETTINGS = GatewaySettings(
     version="1.2", read_wait_seconds=0.2, answer_pause_seconds=0.001, cancel_seconds=2.0
@@ -52,6 +53,7 @@ class Rig:
             registry=CollectorRegistry(),
             clock=time.monotonic,
             wall_clock=time.time,
+            constraint_refusal=constraint_refusal,
         )
 
     @asynccontextmanager

@@ -154,10 +154,12 @@ class _Run:
     script: Script
     events: list[TokenEvent] = field(default_factory=list[TokenEvent])
     pieces: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
+    """Before a stop string cut it."""
 
     def __post_init__(self) -> None:
-        whole = self.script.pieces_of(self.job) if self.script.pieces_of else self.script.pieces
-        self.pieces = cut_at_stop(whole, self.job.sampling.stop)
+        self.whole = self.script.pieces_of(self.job) if self.script.pieces_of else self.script.pieces
+        self.pieces = cut_at_stop(self.whole, self.job.sampling.stop)
 
     @property
     def steps(self) -> int:
@@ -185,7 +187,7 @@ class _Run:
         wanted = self.job.sampling.logprobs
         if wanted is None:
             return ()
-        text = self.script.pieces[step]
+        text = self.whole[step]
         raw = text.encode()
         top = tuple(
             TopLogprob(200 + rank, f"{text}{rank}", raw, -0.5 - rank if rank < 4 else float("-inf"))

@@ -71,7 +71,7 @@ async def test_stream_headers_keep_proxies_from_buffering(http: httpx.AsyncClien
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert response.headers["cache-control"] == "no-cache"
     assert response.headers["x-accel-buffering"] == "no"
-    assert [event.id for event in parse(response.text)[:2]] == ["1-0", "1-0"]
+    assert [event.id for event in parse(response.text)[:2]] == ["1-0.1", "1-0"]
 
 
 async def test_several_choices_keep_their_places(http: httpx.AsyncClient) -> None:

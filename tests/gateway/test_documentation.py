@@ -13,19 +13,25 @@ from prometheus_client import CollectorRegistry
 from headway.gateway.app import create_app
 from headway.gateway.openai_requests import ChatRequest, CompletionRequest
 from headway.gateway.producer import _HEADERS
+from headway.gateway.response_requests import ResponseRequest
 from headway.gateway.settings import GatewaySettings
 from headway.queueing.events import CALLERS_FAULT
 from headway.queueing.memory_queue import MemoryQueue
+from headway.services.batch.storage import GatewayBlobs, Storage
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "http-api.md").read_text(encoding="utf-8")
+PAGE = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("http-api.md", "admin.md"))
 
 
 @pytest.fixture
-def app() -> FastAPI:
-    registry = CollectorRegistry()
+def app(tmp_path: Path) -> FastAPI:
     return create_app(
-        MemoryQueue(), GatewaySettings(), registry=registry, clock=lambda: 0.0, wall_clock=lambda: 0.0
+        MemoryQueue(),
+        GatewaySettings(),
+        registry=CollectorRegistry(),
+        clock=lambda: 0.0,
+        wall_clock=lambda: 0.0,
+        blobs=GatewayBlobs(Storage(str(tmp_path))),
     )
 
 
@@ -52,7 +58,8 @@ async def test_the_index_lists_every_route_and_no_other(app: FastAPI) -> None:
 def test_every_field_and_header_is_documented() -> None:
     # Hints that ask nothing of us are accepted in silence.
     silent = {"safety_identifier", "prompt_cache_key"}
-    fields = {*ChatRequest.model_fields, *CompletionRequest.model_fields} - silent
+    shapes = (ChatRequest, CompletionRequest, ResponseRequest)
+    fields = {name for shape in shapes for name in shape.model_fields} - silent
     assert sorted(name for name in fields if f"`{name}`" not in PAGE and f"`{name}." not in PAGE) == []
     assert [header for header in _HEADERS.values() if f"`{header}`" not in PAGE] == []
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 from structlog.typing import EventDict
-from tests.gateway.conftest import Rig
+from tests.gateway.conftest import Rig, gateway_of
 from tests.gateway.scripted_worker import Script, card
 from tests.gateway.test_chat import CHAT
 from tests.gateway.test_chat import URL as CHAT_URL
@@ -56,6 +56,37 @@ async def test_without_a_ready_worker_the_gateway_is_not_ready(rig: Rig) -> None
         assert (await http.get("/healthz")).status_code == 200
     assert response.status_code == 503
     assert response.json()["reason"] == "no worker is ready (1 known)"
+
+
+async def test_where_workers_scale_to_zero_a_gateway_is_ready_for_the_job_that_wakes_them(rig: Rig) -> None:
+    await rig.queue.heartbeat(card("w1", state="draining"), ttl_seconds=60)
+    app = rig.app()
+    async with rig.client(app) as http:
+        assert (await http.get("/readyz?workers=0")).json() == {
+            "ready": True, "reason": None, "ready_workers": 0,
+        }  # fmt: skip
+        refused = await http.get("/readyz?workers=many")
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "workers")
+        gateway_of(app).stopping.drain()
+        assert (await http.get("/readyz?workers=0")).status_code == 503
+    async with rig.client(rig.app(Unreachable())) as http:
+        assert (await http.get("/readyz?workers=0")).json()["reason"] == "the queue does not answer"
+
+
+async def test_a_gateway_lives_whatever_becomes_of_the_queue_and_the_workers(rig: Rig) -> None:
+    await rig.queue.heartbeat(card("w2", step_age_seconds=61.0), ttl_seconds=60)
+    async with rig.client() as http:
+        assert (await http.get("/healthz")).status_code == 503
+        assert (await http.get("/livez")).status_code == 200
+    async with rig.client(rig.app(Unreachable())) as http:
+        assert (await http.get("/livez")).json() == {"status": "ok"}
+        assert (await http.head("/livez")).status_code == 200
+
+
+async def test_more_workers_than_are_ready_can_be_asked_for(rig: Rig) -> None:
+    async with rig.client() as http:
+        answer = await http.get("/readyz?workers=2")
+    assert (answer.status_code, answer.json()["reason"]) == (503, "only 1 of 2 workers are ready (1 known)")
 
 
 async def test_probes_answer_while_the_queue_is_away_or_hangs(rig: Rig) -> None:

@@ -15,6 +15,7 @@ from tests.queueing.conftest import BODY, MODEL, TAG, Held, emit, follow, stop
 
 from headway.queueing.access import ADMIN, GATEWAY, PRODUCER, ROLES, WORKER, Role
 from headway.queueing.admission import Admission
+from headway.queueing.batch import NewBatch
 from headway.queueing.claims import Fenced, Finish
 from headway.queueing.errors import QueueingError, ServerUnsuitableError
 from headway.queueing.events import START
@@ -24,6 +25,7 @@ from headway.queueing.redis_queue import RedisQueue
 from headway.queueing.server import Server
 from headway.queueing.settings import QueueSettings
 from headway.queueing.settling import keep_reservations, settle
+from headway.queueing.stored_file import StoredFile
 
 if TYPE_CHECKING:
     from tests.conftest import RedisServer, StartRedis
@@ -84,6 +86,23 @@ async def test_a_gateway_and_a_worker_serve_a_job_and_keep_the_books(
     assert (await gateway.depth(MODEL)).running == 0
     await _end_without_a_worker(gateway)
     await worker.farewell("w1")
+    assert refusals(server) == b"*0\r\n"
+
+
+async def test_a_gateway_keeps_the_records_of_files_and_batches(
+    server: RedisServer, open_queue: OpenQueue
+) -> None:
+    store = open_queue(url_of(server, GATEWAY)).batch_store
+    now_ms = await store.now_ms()
+    file = StoredFile("file-1", "acme", "a", "batch", 1, now_ms, now_ms + 9999, "files/a")
+    await store.add_file(file)
+    assert await store.file("file-1") == file
+    await store.add_batch(NewBatch("batch_1", "acme", "file-1", "/v1/completions", "24h", now_ms, now_ms))
+    await store.cancel_batch("batch_1")
+    assert await store.batch_page("acme", "batch_1", 5) is not None
+    assert await store.file_page("acme", "file-1", 5, "asc") is not None
+    assert await store.count_files("acme") == 1
+    await store.remove_file(file)
     assert refusals(server) == b"*0\r\n"
 
 
@@ -211,7 +230,7 @@ def _given_up(claim: Held) -> Finish:
 def test_no_role_holds_a_command_that_the_library_and_our_calls_do_not_use() -> None:
     """``Used``: what the functions call, and what redis_*.py, reader.py and ear.py send themselves."""
     folder = Path(__file__).parents[2] / "queueing"
-    senders = (*folder.glob("re*.py"), folder / "ear.py", folder / "lost_jobs.py")
+    senders = (*folder.glob("re*.py"), folder / "ear.py", folder / "lost_jobs.py", folder / "batch_store.py")
     sources = [library(), *(path.read_text() for path in senders)]
     used = {word.lower() for text in sources for word in re.findall(r"[\"']([A-Z]{3,})[\"']", text)}
     assert {name for role in ROLES.values() for name in role.commands} - used == set()

@@ -81,7 +81,7 @@ async def test_a_thousand_jobs_leave_only_what_is_kept(redis_url: str, open_queu
     await queue.finish([stop(claim, 1) for claim in await queue.claim(MODEL, "w", 100)])
     with redis.Redis.from_url(redis_url) as raw:
         left = {name.decode().split(":")[0] for name in raw.scan_iter(count=1000)}
-        assert left - {"j", "p", "r", "o"} <= {"wake", "lane", "c", "seen", "tenant", "recent"}
+        assert left - {"j", "p", "r", "o"} <= {"wake", "lane", "c", "seen", "tenant", "recent", "used"}
         assert raw.zcard(f"lease:{TAG}") == raw.zcard(f"due:{TAG}") == 0
         assert raw.xlen(f"recent:{TAG}") < 1200
 

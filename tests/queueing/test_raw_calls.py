@@ -43,6 +43,7 @@ GOOD: Final[dict[str, tuple[str, list[str]]]] = {
     "headway_release": (TAG, ["9", "9", "k", "TOKEN"]),
     "headway_retry": (TAG, ["ended", "new"]),
     "headway_redrive": (TAG, ["1-1", "new"]),
+    "headway_forget": (TAG, ["ended"]),
     "headway_purge": (TAG, ["1-1"]),
     "headway_reserve": (ACME, ["tiny:0:k", "n", "30000", "10", "5", "1", "1", "1", "1", "1", "1"]),
     "headway_unreserve": (ACME, ["tiny:0:held", "n1"]),

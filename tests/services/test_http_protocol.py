@@ -42,11 +42,11 @@ async def app(
 
 
 @asynccontextmanager
-async def connection() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def connection(
+    protocol: type[BoundedHttpProtocol] = QuickProtocol,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = QuietServer(
-            uvicorn.Config(app, http=QuickProtocol, ws="none", lifespan="off", log_config=None)
-        )
+        server = QuietServer(uvicorn.Config(app, http=protocol, ws="none", lifespan="off", log_config=None))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         reader, writer = await asyncio.open_connection(*listener.getsockname())
         try:
@@ -87,6 +87,21 @@ async def test_whoever_sends_a_little_too_much_is_told() -> None:
         writer.write(b"a" * (MAX_HEAD_BYTES + 1))
         answer = await all_of(reader)
         assert answer.startswith(b"HTTP/1.1 431 ") or answer == b""  # a reset may overtake the answer
+
+
+@pytest.mark.parametrize("rest", [b"", b"Content-Length: 5\r\n\r\nhello", b"\r\n" + REQUEST])
+async def test_a_head_that_comes_at_once_is_measured_too(rest: bytes) -> None:
+    bound = 1000
+
+    class Narrow(QuickProtocol):
+        max_head_bytes = bound
+
+    async with connection(Narrow) as (reader, writer):
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nX-A: " + b"a" * bound + b"\r\n" + (rest or b"\r\n"))
+        answer = await all_of(reader)
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"%d bytes" % bound in answer
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n", REQUEST + b"GET /"])

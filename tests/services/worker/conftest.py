@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -18,9 +19,11 @@ from headway.queueing.memory_queue import MemoryQueue
 from headway.queueing.messages import Job, SamplingParams
 from headway.queueing.protocol import Queue
 from headway.queueing.settings import QueueSettings
+from headway.services.job_traces import JobTraces
 from headway.services.model_host import ModelHost, build_engine
 from headway.services.settings import WorkerSettings
 from headway.services.toy_model import parse_toy, toy_runner
+from headway.services.tracing import Tracing
 from headway.services.worker_core import Worker
 
 
@@ -66,11 +69,16 @@ def start_worker(queue: MemoryQueue) -> StartWorker:
     """Context manager: a worker with these settings, on ``queue`` unless another is given."""
 
     @asynccontextmanager
-    async def start(*, on: Queue | None = None, **settings: Any) -> AsyncIterator[Running]:
+    async def start(
+        *, on: Queue | None = None, traced_by: Tracing | None = None, **settings: Any
+    ) -> AsyncIterator[Running]:
         given = {"worker_id": "w-1", "model": "scripted:ms_per_step=1", "lease_seconds": 1.0, **settings}
         made = WorkerSettings(**given)
         host = build_engine(made)
-        worker = Worker(on or queue, host, made)
+        traces = None
+        if traced_by is not None:
+            traces = JobTraces(traced_by, made.worker_id, host.model.name, time.monotonic)
+        worker = Worker(on or queue, host, made, traces=traces)
         stop, stop_now = asyncio.Event(), asyncio.Event()
         task = asyncio.create_task(worker.run(stop, stop_now))
         running = Running(worker, host, task, stop, stop_now)

@@ -101,3 +101,30 @@ def test_a_job_ends_for_its_worst_choice() -> None:
     end, _ = answer.end("job", 1)
     assert end.reason is EndReason.DEADLINE
     assert [choice.finish_reason for choice in end.choices] == ["stop", "length", "deadline"]
+
+
+@given(moves=MOVES, resumed=st.booleans())
+def test_an_opening_comes_once_before_the_first_token_also_after_a_resume(
+    moves: list[tuple[str, int]], resumed: bool
+) -> None:
+    answer, stream = Answer(2, (), "<think>"), Stream()
+    for serial, (move, choice) in enumerate(moves):
+        if move == "step":
+            answer.add(min(choice, 1), f"{serial} ", (serial,))
+            continue
+        entries = answer.seal()
+        if move in {"write", "lost reply"}:
+            stream.write(entries)
+        if move == "write":
+            answer.confirm(len(entries))
+    if resumed:  # what was not written comes again from the next owner
+        answer = Answer(2, stream.entries, "<think>")
+    for choice in range(2):
+        answer.add(choice, "end", (1000,), (), EndReason.STOP)
+    stream.write(answer.seal())
+    for choice in range(2):
+        text = "".join(entry.text for entry in stream.entries if entry.choice == choice)
+        assert text.startswith("<think>")
+        assert text.count("<think>") == 1
+        _, result = answer.end("j", 1)
+        assert result.choices[choice].text == text

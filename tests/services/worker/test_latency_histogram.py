@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from headway.services.latency_histogram import LatencyHistogram
+from headway.gateway.latency_histogram import LatencyHistogram
 from headway.services.metrics import STEP_BUCKETS
 
 

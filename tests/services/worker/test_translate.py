@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from headway.engine.errors import GrammarError
 from headway.engine.scripted import ByteTokenizer
 from headway.engine.values import FinishReason, Objective, Output, RequestKey, RequestSpec, TextLogprobs
 from headway.queueing.claims import Claim
@@ -160,3 +161,39 @@ def test_logprobs_name_special_tokens_and_show_raw_bytes() -> None:
     (entry,) = itertools.chain(*(event.logprobs for event in answer.seal()))
     assert (entry.text, entry.raw) == ("\ufffd", b"\xc3")
     assert [(top.text, top.raw) for top in entry.top] == [("\ufffd", b"\xc3"), ("<|eos|>", b"")]
+
+
+@pytest.mark.parametrize(
+    ("constraint", "grammar_holds"),
+    [
+        ({"json_schema": {"type": "integer"}}, '"integer"'),
+        ({"regex": "[a-z]+"}, "[a-z]+"),
+        ({"choice": ["yes", "no"]}, "yes"),
+        ({"grammar": 'root ::= "a" | "b"'}, "start"),
+    ],
+)
+def test_a_form_reaches_the_engine_with_each_choice(constraint: dict[str, Any], grammar_holds: str) -> None:
+    specs = prepared({"prompt": "hi", "constraint": constraint, "sampling": {"n": 2}}).specs
+    first, second = (spec.sampling.grammar for spec in specs)
+    assert first == second
+    assert first is not None
+    assert grammar_holds in first
+    assert prepared({"prompt": "hi"}).specs[0].sampling.grammar is None
+
+
+def test_a_form_that_nobody_can_hold_ends_a_raw_producers_job_with_its_reason() -> None:
+    unreadable = refused({"prompt": "hi", "constraint": {"grammar": "root ::= ("}}).error
+    assert (unreadable.code, unreadable.param) == ("invalid_grammar", "constraint.grammar")
+    assert unreadable.is_callers_fault
+
+    def says_no(spec: RequestSpec) -> None:
+        raise GrammarError("no answer can be held to this form: too much")
+
+    outcome = prepare(
+        claim({"prompt": "hi", "constraint": {"regex": "a"}}),
+        ModelSide("scripted", ByteTokenizer(), 64, says_no),
+        100.0,
+    )
+    assert isinstance(outcome, Refusal)
+    assert outcome.error.param == "constraint.regex"
+    assert outcome.dead_letter is None, "its producer is answered"

@@ -1,4 +1,4 @@
-"""What ``headway top`` shows, at one moment: models, tenants with their shares, workers."""
+"""What ``headway top`` and the console show, at one moment: models, tenants with their shares, workers."""
 
 from __future__ import annotations
 
@@ -31,6 +31,9 @@ class LaneFigures:
     wait_seconds: float | None
     """Predicted for a job that is posted now."""
     oldest_ms: int | None
+    virtual_times: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
+    """By class and tenant, of those that wait: service in estimated tokens by weight. What one gains while it
+    waits says how it is served beside the others of its class."""
 
 
 @dataclass(slots=True)
@@ -97,6 +100,9 @@ async def look(queue: Queue, now_ms: int) -> Figures:
 def _lane(
     model: str, depth: LaneDepth, backlogs: Sequence[TenantBacklog], cards: Sequence[WorkerCard]
 ) -> LaneFigures:
+    times: dict[str, dict[str, float]] = {}
+    for backlog in backlogs:
+        times.setdefault(str(backlog.priority), {})[backlog.tenant] = round(backlog.virtual_time, 3)
     oldest = [backlog.next_created_ms for backlog in backlogs if backlog.next_created_ms]
     return LaneFigures(
         model=model,
@@ -106,6 +112,7 @@ def _lane(
         tokens_per_second=round(sum(card.tokens_per_second for card in cards if card.model == model), 1),
         wait_seconds=depth.wait_seconds,
         oldest_ms=min(oldest, default=None),
+        virtual_times=times,
     )
 
 

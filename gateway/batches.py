@@ -1,0 +1,115 @@
+"""``/v1/batches``: post a file of requests, look how far they are, cancel them.
+
+The gateway only writes down what is asked; the batch service (``headway batch worker``) does it.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+import structlog
+from fastapi import APIRouter, Depends
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headway.gateway.batch_objects import batch_object
+from headway.gateway.batch_requests import BatchRequest, parse_batch
+from headway.gateway.errors import NO_RETRY, ApiError, invalid_request, shutting_down
+from headway.gateway.gateway import Gateway
+from headway.gateway.json_body import read_json_object
+from headway.gateway.json_response import json_response
+from headway.gateway.listing import limit_of, list_object, unknown_cursor
+from headway.gateway.schema import json_body_of
+from headway.gateway.tenancy import tenant_of
+from headway.queueing.batch import MAX_INPUT_BYTES, Batch, NewBatch
+
+_log = structlog.stdlib.get_logger("headway.gateway")
+
+
+def batch_routes(gateway: Gateway) -> APIRouter:
+    """The batches endpoints."""
+    router = APIRouter(dependencies=[Depends(gateway.callers.identify)])
+    store = gateway.queue.batch_store
+
+    @router.post("/v1/batches", openapi_extra=json_body_of(BatchRequest))
+    async def create(request: Request) -> Response:
+        """Accept a batch."""
+        if gateway.stopping.is_draining:
+            raise shutting_down()
+        asked = parse_batch(await read_json_object(request, gateway.settings))
+        return json_response(batch_object(await accept(gateway, asked, tenant_of(request))))
+
+    @router.get("/v1/batches")
+    async def listing(request: Request) -> Response:
+        """The tenant's batches, the newest first."""
+        limit = limit_of(request.query_params, default=20, most=100)
+        after = request.query_params.get("after")
+        page = await store.batch_page(tenant_of(request), after, limit)
+        if page is None:
+            raise unknown_cursor(after or "")
+        shown = [batch_object(batch) for batch in await store.batches(page.ids)]
+        return json_response(list_object(shown, has_more=page.has_more))
+
+    @router.get("/v1/batches/{batch_id}")
+    async def retrieve(request: Request, batch_id: str) -> Response:
+        """How far a batch is."""
+        return json_response(batch_object(await own_batch(gateway, request, batch_id)))
+
+    @router.post("/v1/batches/{batch_id}/cancel")
+    async def cancel(request: Request, batch_id: str) -> Response:
+        """Ask for the end of a batch; what is done by then is kept. One that has ended stays as it is."""
+        batch = await own_batch(gateway, request, batch_id)
+        if batch.outcome is None:
+            await store.cancel_batch(batch_id)
+            _log.info("batch is to end", batch=batch_id, tenant=batch.asked.tenant)
+        return json_response(batch_object(await own_batch(gateway, request, batch_id)))
+
+    return router
+
+
+async def accept(gateway: Gateway, asked: BatchRequest, tenant: str) -> Batch:
+    """A new batch of a tenant's file; raises ApiError 400."""
+    store = gateway.queue.batch_store
+    file = await store.file(asked.input_file_id)
+    if file is None or file.tenant != tenant:
+        raise invalid_request(
+            f"No such File object: {asked.input_file_id[:80]} (deleted, expired, or never here)",
+            param="input_file_id",
+            code="file_not_found",
+        )
+    if file.purpose != "batch":
+        raise invalid_request(
+            f"the file's purpose is {file.purpose!r}: upload it with purpose=batch", param="input_file_id"
+        )
+    if file.size_bytes > MAX_INPUT_BYTES:
+        raise invalid_request(
+            f"a batch's file may have {MAX_INPUT_BYTES} bytes, this one has {file.size_bytes}: split it",
+            param="input_file_id",
+            code="file_too_large",
+        )
+    now_ms = await store.now_ms()
+    keep = asked.output_expires_after
+    new = NewBatch(
+        batch_id=f"batch_{secrets.token_hex(12)}",
+        tenant=tenant,
+        input_file_id=file.file_id,
+        endpoint=asked.endpoint,
+        window=asked.completion_window,
+        created_ms=now_ms,
+        expires_ms=now_ms + asked.window_seconds * 1000,
+        metadata=asked.metadata or {},
+        output_keep_seconds=None if keep is None else float(keep.seconds),
+    )
+    await store.add_batch(new)
+    _log.info("batch accepted", batch=new.batch_id, tenant=tenant, file=file.file_id, bytes=file.size_bytes)
+    return Batch(new)
+
+
+async def own_batch(gateway: Gateway, request: Request, batch_id: str) -> Batch:
+    """A batch of the request's tenant; raises ApiError 404 for any other."""
+    batch = await gateway.queue.batch_store.batch(batch_id)
+    if batch is None or batch.asked.tenant != tenant_of(request):
+        raise ApiError(
+            404, f"No batch found with id '{batch_id[:80]}'.", code="batch_not_found", headers=NO_RETRY
+        )
+    return batch

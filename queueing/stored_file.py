@@ -1,0 +1,38 @@
+"""What is known of one stored file; its bytes lie where ``services/`` put them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import orjson
+
+FILE_ID_PATTERN: Final = r"^file-[A-Za-z0-9]{8,40}$"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file that was uploaded, or that a batch wrote. Times are the server's clock in milliseconds."""
+
+    file_id: str
+    tenant: str
+    name: str
+    purpose: str
+    size_bytes: int
+    created_ms: int
+    expires_ms: int
+    path: str
+    """Below the storage's root."""
+
+    def encode(self) -> bytes:
+        """The record as JSON."""
+        return orjson.dumps(asdict(self))
+
+
+def decode_file(text: bytes) -> StoredFile:
+    """A record that ``StoredFile.encode`` wrote; raises ValueError for anything else."""
+    fields: Any = orjson.loads(text)
+    try:
+        return StoredFile(**fields)
+    except TypeError as error:
+        raise ValueError(f"no record of a file: {error}") from None

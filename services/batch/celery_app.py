@@ -1,0 +1,77 @@
+"""The batch service as a Celery application. Celery carries what is a task; jobs go through our own queue.
+
+A task that is lost with its worker is no loss: every few seconds somebody looks what is due and asks for it
+again. So messages are acknowledged as they arrive, nothing waits in Celery for long, and no results are kept.
+
+    due (every 2 s) ─► work on a batch, send a webhook's message        tidy, books (every quarter of an hour)
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from celery import Celery  # type: ignore[import-untyped]  # it has no types; all of it stays in two files
+
+from headway.services.batch.broker import broker_of
+from headway.services.batch.errands import Errands
+from headway.services.batch.settings import BatchSettings
+
+LOOK_SECONDS: Final = 2.0
+SELDOM_SECONDS: Final = 900.0
+QUEUE: Final = "headway"
+
+
+def make_app(settings: BatchSettings) -> tuple[Any, Errands]:
+    """The Celery application and what its tasks do. Raises UsageError."""
+    broker_url, options = broker_of(settings.redis_url, settings.broker_url)
+    errands = Errands(settings)
+    app: Any = Celery("headway", broker=broker_url)
+    app.conf.update(
+        broker_transport_options=options,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        task_ignore_result=True,
+        task_default_queue=QUEUE,
+        task_serializer="json",
+        accept_content=["json"],
+        worker_prefetch_multiplier=1,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+        # Where events are on, Flower and `celery events` see the tasks.
+        worker_send_task_events=True,
+        task_send_sent_event=True,
+        enable_utc=True,
+        beat_schedule={
+            "due": _every(LOOK_SECONDS, "headway.due"),
+            "tidy": _every(SELDOM_SECONDS, "headway.tidy"),
+            "books": _every(SELDOM_SECONDS, "headway.books"),
+        },
+    )
+    _add_tasks(app, errands)
+    return app, errands
+
+
+def _every(seconds: float, task: str) -> dict[str, object]:
+    # One that nobody took in time is pointless: the next is on its way.
+    return {"task": task, "schedule": seconds, "options": {"expires": max(10.0, seconds / 2)}}
+
+
+def _add_tasks(app: Any, errands: Errands) -> None:
+    def due() -> None:
+        found = errands.look()
+        for batch_id in found.batches:
+            app.send_task("headway.batch", (batch_id,), expires=600)
+        for message_id in found.messages:
+            app.send_task("headway.webhook", (message_id,), expires=600)
+
+    def batch(batch_id: str) -> None:
+        if errands.work_on(batch_id):
+            return
+        # The next turn, without waiting for the next look.
+        app.send_task("headway.due", expires=10)
+
+    app.task(due, name="headway.due")
+    app.task(batch, name="headway.batch")
+    app.task(errands.send, name="headway.webhook")
+    app.task(errands.tidy, name="headway.tidy")
+    app.task(errands.keep_books, name="headway.books")

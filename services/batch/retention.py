@@ -1,0 +1,67 @@
+"""What is kept no longer: expired files, batches that ended long ago, and what killed processes left."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from headway.queueing.batch_store import BatchStore
+from headway.queueing.protocol import Queue
+from headway.services.batch.open_part import work_folder
+from headway.services.batch.storage import Storage
+
+_log = structlog.stdlib.get_logger("headway.batch")
+
+AT_ONCE: Final = 500
+ORPHAN_SECONDS: Final = 86_400.0
+"""A file that nobody knows of may still be under way for this long."""
+
+
+async def sweep(queue: Queue, storage: Storage, keep_seconds: float) -> None:
+    """Remove it. A file's bytes go before its record, so that a crash in between leaves nothing unknown."""
+    store = queue.batch_store
+    expired = 0
+    while files := await store.expired_files(AT_ONCE):
+        for file in files:
+            await asyncio.to_thread(storage.remove, file.path)
+            await store.remove_file(file)
+        expired += len(files)
+    now_ms = await store.now_ms()
+    forgotten = await _forget(store, storage, now_ms - int(keep_seconds * 1000))
+    orphans = await _remove_orphans(store, storage, now_ms / 1000 - ORPHAN_SECONDS)
+    if expired or forgotten or orphans:
+        _log.info("tidied up", expired_files=expired, forgotten_batches=forgotten, orphans=orphans)
+
+
+async def _forget(store: BatchStore, storage: Storage, before_ms: int) -> int:
+    """Forget batches that ended before a time."""
+    count = 0
+    for batch_id in await store.batches_until(before_ms, AT_ONCE):
+        batch = await store.batch(batch_id)
+        if batch is None or batch.outcome is None or batch.outcome.at_ms >= before_ms:
+            continue
+        await asyncio.to_thread(storage.remove_all, work_folder(batch_id))
+        await store.forget_batch(batch.asked)
+        count += 1
+    return count
+
+
+async def _remove_orphans(store: BatchStore, storage: Storage, before_unix: float) -> int:
+    """Remove files that are old and that no record points to."""
+    count = 0
+    for name, written in await asyncio.to_thread(storage.names, "files"):
+        if not 0 < written < before_unix:
+            continue
+        known = await store.files([name.partition(".")[0]])
+        if not known or known[0].path != f"files/{name}":
+            await asyncio.to_thread(storage.remove, f"files/{name}")
+            count += 1
+    for name, written in await asyncio.to_thread(storage.names, "work"):
+        with suppress(OSError):
+            if 0 < written < before_unix and name not in await store.open_batches():
+                await asyncio.to_thread(storage.remove_all, f"work/{name}")
+                count += 1
+    return count

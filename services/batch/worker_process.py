@@ -1,0 +1,99 @@
+"""``headway batch worker``: one process of the batch service, a Celery worker and its clock in one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+import warnings
+from typing import Any, Final
+
+from celery import signals  # type: ignore[import-untyped]  # it has no types; all of it stays in two files
+from celery.beat import EmbeddedService, Scheduler  # type: ignore[import-untyped]  # the same
+from celery.exceptions import SecurityWarning  # type: ignore[import-untyped]  # the same
+
+from headway import __version__
+from headway.services.batch.celery_app import QUEUE, make_app
+from headway.services.batch.settings import BatchSettings
+from headway.services.batch.storage import Storage
+from headway.services.connection import checked_queue, close_queue
+from headway.services.errors import NotReachableError
+from headway.services.logs import configure_logging, get_logger
+from headway.services.settings import mask_password
+
+START_SECONDS: Final = 30.0
+
+_log = get_logger("batch")
+
+
+def run_batch_worker(settings: BatchSettings) -> int:
+    """Work until stopped; the exit code. Raises ServiceError for what is expected to go wrong."""
+    configure_logging(level=settings.log_level, format=settings.log_format)
+    _quieten(settings.log_level)
+    redis_url = mask_password(settings.redis_url)
+    _log.info("starting", version=__version__, redis_url=redis_url, files=settings.files)
+    Storage(settings.files).check()
+    _await_queue(settings.redis_url)
+    app, errands = make_app(settings)
+    # Threads, since the tasks wait for jobs; and a clock in each process, so that none is needed beside them:
+    # what two clocks ask for is asked for once (`Errands.look`).
+    clock = EmbeddedService(app, thread=True, scheduler_cls=Scheduler)
+    worker = app.Worker(
+        pool="threads",
+        concurrency=settings.concurrency + 2,  # what is due must be seen while every turn is taken
+        queues=[QUEUE],
+        hostname=f"batch-{os.getpid()}@{socket.gethostname()}",
+        loglevel=settings.log_level.upper(),
+        quiet=True,
+        without_mingle=True,
+        without_gossip=True,
+    )
+
+    def ready(**_: Any) -> None:
+        clock.start()
+        app.send_task("headway.due", expires=10)  # what waits for us need not wait for the clock
+        _log.info("ready", concurrency=settings.concurrency)
+
+    def stopping(**_: Any) -> None:
+        errands.stop()
+
+    told: Any = signals
+    told.worker_ready.connect(ready, weak=False)
+    told.worker_shutting_down.connect(stopping, weak=False)
+    worker.start()
+    errands.stop()
+    clock.stop()
+    _log.info("stopped")
+    return int(worker.exitcode or 0)
+
+
+def _quieten(level: str) -> None:
+    """Celery tells of every task that it sends and does: every other second, for nothing but a look."""
+    if level != "debug":
+        for name in ("celery", "kombu"):
+            logging.getLogger(name).setLevel(logging.WARNING)
+    # It warns of root because pickled messages would run as root; only JSON is accepted here.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
+
+
+def _await_queue(url: str) -> None:
+    """Return once the queue's server answers and is prepared; raises NotReachableError, StartError."""
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            asyncio.run(_check(url))
+        except NotReachableError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+        else:
+            return
+
+
+async def _check(url: str) -> None:
+    queue, complaints = await checked_queue(url)
+    await close_queue(queue)
+    for warning in complaints:
+        _log.warning(warning)

@@ -1,0 +1,152 @@
+"""Calls that schemathesis generates from ``/openapi.json``, what they find, and how many they were."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+MODEL_TOKENS: Final = 8
+"""Longest generated answer."""
+LEAST_DEADLINE_SECONDS: Final = 60
+"""A generated deadline of a microsecond is a 504, and rightly so."""
+
+CONFIG: Final = """
+hooks = "{hooks}"
+request-timeout = 30.0
+
+# Two fields may exclude each other, and a model may not be served: a schema cannot say that.
+[checks.positive_data_acceptance]
+enabled = false
+
+# /readyz says with its status that there are not as many workers as were asked for.
+[[operations]]
+include-path = "/readyz"
+checks.not_a_server_error.expected-statuses = ["2xx", "4xx", "503"]
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A service, and whose keys to come with."""
+
+    url: str
+    model: str
+    key: str
+    operator: str
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One run of schemathesis. ``examples``: at most so many calls of each operation and phase."""
+
+    seed: int
+    phases: str
+    examples: int
+    is_admin: bool = False
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of one or several rounds."""
+
+    calls: int = 0
+    statuses: Counter[str] = field(default_factory=Counter[str])
+    """By operation and status."""
+    reports: list[str] = field(default_factory=list[str])
+    """What schemathesis said of rounds that found something."""
+
+    def add(self, other: Outcome) -> None:
+        """Count the other's calls as well."""
+        self.calls += other.calls
+        self.statuses += other.statuses
+        self.reports += other.reports
+
+    def by_class(self) -> dict[str, int]:
+        """How many answers of each class of statuses."""
+        classes: Counter[str] = Counter()
+        for name, count in self.statuses.items():
+            classes[f"{name.rpartition(' ')[2][0]}xx"] += count
+        return dict(sorted(classes.items()))
+
+
+def run_round(target: Target, asked: Round, folder: Path) -> Outcome:
+    """Run schemathesis in a process of its own; its files lie in ``folder``."""
+    document, config = folder / "openapi.json", folder / "schemathesis.toml"
+    report, counts = folder / "report.json", folder / "counts.json"
+    document.write_text(json.dumps(narrowed(target)), encoding="utf-8")
+    config.write_text(CONFIG.format(hooks=Path(__file__).with_name("checks.py")), encoding="utf-8")
+    key = target.operator if asked.is_admin else target.key
+    group = "--include-path-regex" if asked.is_admin else "--exclude-path-regex"
+    command = [sys.executable, "-m", "schemathesis.cli", "--no-color", "--config-file", str(config)]
+    command += ["run", str(document), "--url", target.url, "-H", f"Authorization: Bearer {key}"]
+    command += ["--seed", str(asked.seed), "--phases", asked.phases, "--max-examples", str(asked.examples)]
+    command += [group, "^/admin", "--no-shrink", "--generation-database", "none"]
+    command += ["--continue-on-failure", "--report-json-path", str(report)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if not report.exists() or not counts.exists():
+        raise RuntimeError(f"schemathesis did not run: {done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    found: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
+    statuses: Counter[str] = Counter(json.loads(counts.read_text(encoding="utf-8")))
+    outcome = Outcome(found["test_cases"]["generated"], statuses)
+    if done.returncode != 0 or found["failures"] or found["errors"]:
+        outcome.reports.append(f"seed {asked.seed}, {asked.phases}:\n{done.stdout}\n{done.stderr}")
+    return outcome
+
+
+def narrowed(target: Target) -> dict[str, Any]:
+    """The service's document, narrowed to what leads somewhere, and its answers closed.
+
+    The model is one that is served, answers are short, deadlines are not over before they begin, a key is
+    asked for since one exists; and an answer with a member that the document does not name is a finding.
+    """
+    document: dict[str, Any] = httpx.get(f"{target.url}/openapi.json", timeout=10).raise_for_status().json()
+    for operation in _operations(document):
+        if {} in operation["security"]:
+            operation["security"].remove({})
+        for parameter in operation["parameters"]:
+            if parameter["name"] == "X-Deadline":
+                parameter["schema"] = {
+                    "type": "integer",
+                    "minimum": LEAST_DEADLINE_SECONDS,
+                    "maximum": 604_800,
+                }
+        for content in operation.get("requestBody", {}).get("content", {}).values():
+            if "model" in content["schema"].get("properties", {}):
+                _narrow(content["schema"]["properties"], target.model)
+    _close(document["components"]["schemas"])
+    return document
+
+
+def _operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for path, ways in document["paths"].items():
+        if not path.startswith("/admin"):
+            yield from ways.values()
+
+
+def _narrow(fields: dict[str, Any], model: str) -> None:
+    fields["model"] = {"enum": [model]}
+    tokens = {"type": "integer", "minimum": 1, "maximum": MODEL_TOKENS}
+    deadline = {"type": "number", "minimum": LEAST_DEADLINE_SECONDS, "maximum": 604_800}
+    own = {"min_tokens": tokens | {"minimum": 0}, "deadline_seconds": deadline}
+    own |= dict.fromkeys(("max_tokens", "max_completion_tokens", "max_output_tokens"), tokens)
+    for place in (fields, fields.get("sampling", {}).get("properties", {})):
+        place |= {name: schema for name, schema in own.items() if name in place}
+
+
+def _close(node: Any) -> None:
+    if isinstance(node, dict):
+        if "properties" in node:
+            node.setdefault("additionalProperties", False)
+        for value in node.values():
+            _close(value)
+    elif isinstance(node, list):
+        for value in node:
+            _close(value)
