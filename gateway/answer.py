@@ -56,8 +56,9 @@ class Answer(Response):
         record = record_of(scope)
         meters = [self._meter(job, record.started) for job in self._jobs]
         run = JobRun(self._gateway, self._jobs, meters)
+        self._jobs = ()
         writer = EventStreamWriter(self._gateway, send)
-        after = resumed_position(Headers(scope=scope), job_count=len(self._jobs)) if self._streams else None
+        after = resumed_position(Headers(scope=scope), job_count=run.job_count) if self._streams else None
         work = self._stream(run, writer, after) if self._streams else self._whole(run, scope, receive, send)
         try:
             await serve(
@@ -179,11 +180,11 @@ class AnswerFrames:
     def _usage(self) -> list[dict[str, object]]:
         """The usage chunk once all jobs have ended, also when the last one ended badly: it is billed."""
         self._ended += 1
-        usage = self._chunks.usage_chunk() if self._ended == len(self._run.jobs) else None
+        usage = self._chunks.usage_chunk() if self._ended == self._run.job_count else None
         return [] if usage is None else [usage]
 
     def _frames(self, event: StreamEvent, chunks: list[dict[str, object]]) -> list[bytes]:
-        if len(self._run.jobs) > 1:
+        if self._run.job_count > 1:
             # Cursors of several jobs cannot be told apart, so their chunks carry none.
             return [frame(chunk) for chunk in chunks]
         places = [position_of(event.cursor, index, len(chunks)) for index in range(len(chunks))]

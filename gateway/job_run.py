@@ -27,7 +27,8 @@ class JobRun:
     """
 
     def __init__(self, gateway: Gateway, jobs: Sequence[Job], meters: Sequence[JobMeter]) -> None:
-        self.jobs = tuple(jobs)
+        self.job_count = len(jobs)
+        self._jobs = tuple(jobs)
         self.meters = tuple(meters)
         self._gateway = gateway
         self.standing: QuotaStanding | None = None
@@ -42,7 +43,10 @@ class JobRun:
         return tuple(self._job_ids)
 
     async def submit(self) -> None:
-        """Post all jobs; raises what ``Queue.submit`` raises."""
+        """Post all jobs; raises what ``Queue.submit`` raises.
+
+        They are forgotten then: a prompt may be a megabyte, and its answer may take minutes.
+        """
         self._submission = self._gateway.errands.start(self._submit_all())
         await asyncio.shield(self._submission)
 
@@ -52,7 +56,8 @@ class JobRun:
         await asyncio.wait({errand}, timeout=self._gateway.settings.cancel_seconds)
 
     async def _submit_all(self) -> None:
-        for job, meter in zip(self.jobs, self.meters, strict=True):
+        jobs, self._jobs = self._jobs, ()
+        for job, meter in zip(jobs, self.meters, strict=True):
             submitted = await self._gateway.unanswered.submit(job)
             self.standing = submitted.standing or self.standing
             self._job_ids.append(submitted.job_id)

@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel
 
 from headway.gateway.json_values import is_array, is_object
+from headway.queueing.messages import Job, SamplingParams
+
+_OF_SAMPLING: Final = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "seed": "seed",
+    "n": "n",
+    "logit_bias": "logit_bias",
+    "stop_token_ids": "stop_token_ids",
+    "max_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "min_tokens": "min_tokens",
+    "top_logprobs": "logprobs",
+}
+"""Our names of the contract's fields whose ranges hold."""
+_OF_JOBS: Final = ("model", "metadata", "tenant", "deadline_seconds", "objective")
+_NO_RANGE: Final = frozenset({"title", "default", "description"})
 
 
 def json_body_of(model: type[BaseModel]) -> dict[str, Any]:
-    """The operation's ``requestBody``, self-contained."""
-    return json_body(self_contained(model))
+    """The operation's ``requestBody``, self-contained, with the ranges that the job contract sets."""
+    schema = self_contained(model)
+    if model is not Job:
+        _set_ranges(schema["properties"])
+    return json_body(schema)
 
 
 def json_body(schema: dict[str, Any]) -> dict[str, Any]:
@@ -25,6 +50,20 @@ def self_contained(model: type[BaseModel]) -> dict[str, Any]:
     parts: dict[str, Any] = schema.pop("$defs", {})
     inlined: dict[str, Any] = _inlined(schema, parts)
     return inlined
+
+
+def _set_ranges(fields: dict[str, Any]) -> None:
+    sampling: dict[str, Any] = self_contained(SamplingParams)["properties"]
+    job: dict[str, Any] = self_contained(Job)["properties"]
+    ranged = {name: sampling[of] for name, of in _OF_SAMPLING.items()} | {
+        name: job[name] for name in _OF_JOBS
+    }
+    for name in ranged.keys() & fields.keys():
+        schema = {key: value for key, value in ranged[name].items() if key not in _NO_RANGE}
+        if name == "logit_bias":
+            schema["propertyNames"] = {"pattern": "^[0-9]{1,9}$"}
+        is_optional = "anyOf" not in schema and name != "model"
+        fields[name] = {"anyOf": [schema, {"type": "null"}]} if is_optional else schema
 
 
 def _inlined(node: object, parts: dict[str, Any]) -> Any:

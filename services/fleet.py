@@ -19,7 +19,7 @@ from headway.services.keeper import Death, Keeper, KeeperState
 from headway.services.listener import url_of
 from headway.services.process import ChildProcess, ProcessMark
 from headway.services.settings import UpSettings, new_worker_id, served_name
-from headway.services.state import RunningPart, RunningWorker, StateDir, UpState
+from headway.services.state import RunningBatch, RunningPart, RunningWorker, StateDir, UpState
 
 if TYPE_CHECKING:  # its validation library is imported later, while the children load
     from headway.queueing.worker_card import WorkerCard
@@ -168,6 +168,9 @@ class Fleet:
                 RunningWorker(self.worker_id(keeper), _mark(keeper.child), self.model, keeper.state.value)
                 for keeper in self.workers
             ),
+            batch=None
+            if self.batch is None
+            else RunningBatch(_mark(self.batch.child), self.batch.state.value),
         )
 
     def close_door(self) -> None:

@@ -50,6 +50,14 @@ class RunningWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class RunningBatch:
+    """The batch service as ``up`` last saw it. State: as a worker's."""
+
+    mark: ProcessMark | None
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
 class UpState:
     """What one ``headway up`` runs. Claims in it are checked against living processes before use."""
 
@@ -62,6 +70,8 @@ class UpState:
     is_redis_ours: bool
     """Whether the server is the embedded one; another's process is not ours to watch."""
     workers: tuple[RunningWorker, ...]
+    batch: RunningBatch | None = None
+    """None: this ``up`` runs without it."""
 
     def to_json(self) -> str:
         """The content of ``up.json``."""
@@ -79,6 +89,7 @@ class UpState:
                 RunningWorker(item["worker_id"], _mark(item["mark"]), item["model"], item["state"])
                 for item in fields["workers"]
             )
+            batch = fields.get("batch")
             return cls(
                 up,
                 fields["started_unix"],
@@ -88,6 +99,7 @@ class UpState:
                 RunningPart.parse(fields["redis"]),
                 fields["is_redis_ours"],
                 workers,
+                None if batch is None else RunningBatch(_mark(batch["mark"]), batch["state"]),
             )
         except (ValueError, KeyError, TypeError):
             return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from headway.services.columns import Column, table, terminal_width
 from headway.services.connection import check_url, close_queue, not_reachable, open_queue
 from headway.services.settings import mask_password
-from headway.services.state import RunningPart, StateDir, UpState
+from headway.services.state import RunningBatch, RunningPart, StateDir, UpState
 from headway.services.terminal import short_path
 
 if TYPE_CHECKING:  # `headway status` on this machine needs no Redis client
@@ -36,6 +36,14 @@ class WorkerStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchStatus:
+    """The batch service. State: as a worker's."""
+
+    pid: int | None
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """The contract of ``headway status --json``; ``ready``: a job posted now is answered.
 
@@ -47,6 +55,8 @@ class Status:
     gateway: PartStatus = PartStatus()
     redis: PartStatus = PartStatus()
     workers: tuple[WorkerStatus, ...] = ()
+    batch: BatchStatus | None = None
+    """None: there is none here, or it is not ours to know."""
 
     @property
     def runs(self) -> bool:
@@ -63,6 +73,8 @@ class Status:
         if self.gateway.url is not None:
             rows.append(("gateway", self.gateway.pid, "", "", self.gateway.url))
         rows += [(worker.id, worker.pid, worker.state, worker.model, "") for worker in self.workers]
+        if self.batch is not None:
+            rows.append(("batch", self.batch.pid, self.batch.state, "", ""))
         columns = (
             Column("NAME"),
             Column("PID", is_number=True),
@@ -93,6 +105,14 @@ def status_of(state: UpState) -> Status:
         gateway=_part(state.gateway) if gateway_lives else PartStatus(),
         redis=_part(state.redis) if redis_lives else PartStatus(),
         workers=workers,
+        batch=None if state.batch is None else _batch(state.batch),
+    )
+
+
+def _batch(batch: RunningBatch) -> BatchStatus:
+    lives = batch.mark is not None and batch.mark.lives
+    return BatchStatus(
+        batch.mark.pid if batch.mark and lives else None, batch.state if lives else "restarting"
     )
 
 

@@ -20,6 +20,7 @@ import asyncio
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -144,6 +145,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         model = f"scripted:ms_per_step={options.step_ms},blocks={blocks}"
         sequences = -(-options.streams // options.workers) + 8
         service.add_workers(options.workers, model, served_name=MODEL, sequences=sequences)
+        say("server, gateway and workers are there")
         readers = Readers(service, folder, options.readers, stack)
         readers.open(min(WARM_STREAMS, options.streams), 4, options.per_second)
         readers.wait()
@@ -152,6 +154,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         began = time.monotonic()
         readers.open(options.streams, options.tokens, options.per_second)
         opened_seconds = time.monotonic() - began
+        say(f"{options.streams} streams are open after {opened_seconds:.1f} s")
         processes = [*service.processes, *readers.processes]
         calm, _ = during("streams alone", processes, lambda: time.sleep(options.seconds))
         full = service.gateway.rss_bytes()
@@ -160,6 +163,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             processes,
             lambda: asyncio.run(watch(service.port, options.seconds)),
         )
+        say("the two windows are over; the streams go on to their ends")
         readers.wait()
         answers = readers.answers()
         found = latencies(answers, readers.written())
@@ -169,6 +173,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             "opened_seconds": round(opened_seconds, 1),
             "stalled": asdict(stalled(service, options)),
         }
+
+
+def say(what: str) -> None:
+    """Tell who waits how far it is."""
+    print(what, file=sys.stderr, flush=True)
 
 
 def stalled(service: Service, options: argparse.Namespace) -> Held:
@@ -185,18 +194,19 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--streams", type=int, default=2000)
-    parser.add_argument("--tokens", type=int, default=56, help="of the shortest answer")
+    parser.add_argument("--tokens", type=int, default=40, help="of the shortest answer")
     parser.add_argument("--step-ms", type=float, default=1000.0, help="between the tokens of a stream")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--readers", type=int, default=2, help="processes that read")
-    parser.add_argument("--per-second", type=float, default=200.0, help="streams opened a second")
-    parser.add_argument("--seconds", type=float, default=12.0, help="of each of the two windows")
+    parser.add_argument("--per-second", type=float, default=250.0, help="streams opened a second")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each of the two windows")
     parser.add_argument("--stalled", type=int, default=16, help="readers that stop reading, afterwards")
     parser.add_argument("--stalled-tokens", type=int, default=1500, help="of their answers")
     parser.add_argument("--limit-ms", type=float, help="of the added latency's P99 with all streams alone")
     parser.add_argument("--limit-kib", type=float, help="of the gateway's memory per stream")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # what was started is ended first
     check_open_files(options.streams)
     report = run(options)
     print(json.dumps(report, indent=2)) if options.json else show(report)

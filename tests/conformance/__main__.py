@@ -48,6 +48,7 @@ def _run(url: str, operator: str, calls: int, seed: int) -> int:
         _undo(url, operator)
         total.add(found)
         group = "administrators' operations" if asked.is_admin else "all others"
+        group = "calls to be accepted" if asked.is_accepted else group
         print(
             f"seed {asked.seed:4} {asked.phases:9} {group}: {found.calls} calls, {found.by_class()}, "
             f"{'found something' if found.reports else 'nothing found'}",
@@ -65,9 +66,10 @@ def _run(url: str, operator: str, calls: int, seed: int) -> int:
 
 def _rounds(seed: int) -> Iterator[Round]:
     """Coverage once (it draws nothing), then draws and chains of calls, for ever."""
-    for is_admin in (False, True):
-        yield Round(seed, "coverage", 1, is_admin)
+    yield Round(seed, "coverage", 1)
+    yield Round(seed, "coverage", 1, is_admin=True)
     while True:
+        yield Round(seed, "fuzzing", 60, is_accepted=True)
         yield Round(seed, "fuzzing", 40)
         yield Round(seed, "stateful", 40)
         yield Round(seed, "fuzzing", 40, is_admin=True)

@@ -18,12 +18,13 @@ from schemathesis.core.failures import Failure
 COUNTS: Final = Path("counts.json").absolute()
 """Written at the end, where schemathesis was started: how many answers by operation and status."""
 _counts: Counter[str] = Counter()
+AnyCase = schemathesis.Case[Any]
 _validators: dict[str, Draft202012Validator] = {}
 
 
 @schemathesis.check
 def events_conform(
-    ctx: schemathesis.CheckContext, response: schemathesis.Response, case: schemathesis.Case
+    ctx: schemathesis.CheckContext, response: schemathesis.Response, case: AnyCase
 ) -> bool | None:
     _counts[f"{case.operation.label} {response.status_code}"] += 1
     kind = (response.headers.get("content-type") or [""])[0]
@@ -35,7 +36,7 @@ def events_conform(
     return None
 
 
-def _hold(case: schemathesis.Case, content: object) -> None:
+def _hold(case: AnyCase, content: object) -> None:
     wrong = next(_validator(case).iter_errors(content), None)
     if wrong is not None:
         raise Failure(
@@ -45,7 +46,7 @@ def _hold(case: schemathesis.Case, content: object) -> None:
         )
 
 
-def _validator(case: schemathesis.Case) -> Draft202012Validator:
+def _validator(case: AnyCase) -> Draft202012Validator:
     label = case.operation.label
     if label not in _validators:
         document: dict[str, Any] = case.operation.schema.raw_schema

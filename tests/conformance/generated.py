@@ -18,13 +18,26 @@ MODEL_TOKENS: Final = 8
 LEAST_DEADLINE_SECONDS: Final = 60
 """A generated deadline of a microsecond is a 504, and rightly so."""
 
+EXCLUDING: Final = frozenset(
+    {
+        *("guided_choice", "guided_grammar", "guided_json", "guided_regex", "structured_outputs"),
+        *("response_format", "text", "constraint", "tools", "tool_choice", "chat_template_kwargs", "task"),
+        *("prompt_token_ids", "previous_response_id", "include", "top_logprobs", "stream_options", "store"),
+        *("max_tokens", "min_tokens", "best_of", "echo", "demotable", "add_special_tokens", "notes"),
+        *("expires_after[anchor]", "expires_after[seconds]", "idempotency_key", "traceparent"),
+    }
+)
+"""Fields that go only beside others or with some of their values; so do headers that repeat a field."""
+
 CONFIG: Final = """
 hooks = "{hooks}"
 request-timeout = 30.0
 
-# Two fields may exclude each other, and a model may not be served: a schema cannot say that.
+# Two fields may exclude each other, and a model may not be served: a schema cannot say that. Where such are
+# left out, an id may still be nobody's.
 [checks.positive_data_acceptance]
-enabled = false
+enabled = {accepted}
+expected-statuses = ["2xx", "404"]
 
 # /readyz says with its status that there are not as many workers as were asked for.
 [[operations]]
@@ -51,6 +64,8 @@ class Round:
     phases: str
     examples: int
     is_admin: bool = False
+    is_accepted: bool = False
+    """Only calls that go through: what a schema cannot rule out is left out, and a refusal is a finding."""
 
 
 @dataclass(slots=True)
@@ -81,13 +96,18 @@ def run_round(target: Target, asked: Round, folder: Path) -> Outcome:
     """Run schemathesis in a process of its own; its files lie in ``folder``."""
     document, config = folder / "openapi.json", folder / "schemathesis.toml"
     report, counts = folder / "report.json", folder / "counts.json"
-    document.write_text(json.dumps(narrowed(target)), encoding="utf-8")
-    config.write_text(CONFIG.format(hooks=Path(__file__).with_name("checks.py")), encoding="utf-8")
+    narrow = narrowed(target)
+    if asked.is_accepted:
+        leave_out_what_excludes(narrow)
+    document.write_text(json.dumps(narrow), encoding="utf-8")
+    hooks, accepted = Path(__file__).with_name("checks.py"), json.dumps(asked.is_accepted)
+    config.write_text(CONFIG.format(hooks=hooks, accepted=accepted), encoding="utf-8")
     key = target.operator if asked.is_admin else target.key
     group = "--include-path-regex" if asked.is_admin else "--exclude-path-regex"
     command = [sys.executable, "-m", "schemathesis.cli", "--no-color", "--config-file", str(config)]
     command += ["run", str(document), "--url", target.url, "-H", f"Authorization: Bearer {key}"]
     command += ["--seed", str(asked.seed), "--phases", asked.phases, "--max-examples", str(asked.examples)]
+    command += ["--mode", "positive" if asked.is_accepted else "all"]
     command += [group, "^/admin", "--no-shrink", "--generation-database", "none"]
     command += ["--continue-on-failure", "--report-json-path", str(report)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -123,6 +143,42 @@ def narrowed(target: Target) -> dict[str, Any]:
                 _narrow(content["schema"]["properties"], target.model)
     _close(document["components"]["schemas"])
     return document
+
+
+def leave_out_what_excludes(document: dict[str, Any]) -> None:
+    """Take away fields and headers that ask for others, or go only with some of their values."""
+    words = {"type": "string", "minLength": 1, "maxLength": 200}
+    turn = {"role": {"enum": ["system", "user"]}, "content": words}
+    own = {
+        "messages": {"type": "array", "minItems": 1, "maxItems": 4, "items": _whole(turn)},
+        "prompt": words,
+        "input": words,
+        "tokens": {
+            "type": "array",
+            "minItems": 1,
+            "items": {"type": "integer", "minimum": 0, "maximum": 255},
+        },
+    }
+    for operation in _operations(document):
+        operation["parameters"] = [each for each in operation["parameters"] if each["in"] != "header"]
+        for content in operation.get("requestBody", {}).get("content", {}).values():
+            schema, fields = content["schema"], content["schema"]["properties"]
+            for name in EXCLUDING & fields.keys():
+                del fields[name]
+            if "messages" in fields and "prompt" in fields:
+                del fields["messages"]
+            fields |= {name: form for name, form in own.items() if name in fields}
+            schema["required"] = sorted({*schema["required"], *(own.keys() & fields.keys())})
+            fields.get("sampling", {}).get("properties", {}).pop("min_tokens", None)
+
+
+def _whole(fields: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": fields,
+        "required": list(fields),
+        "additionalProperties": False,
+    }
 
 
 def _operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:

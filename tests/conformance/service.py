@@ -25,7 +25,7 @@ from tests.gateway.scripted_worker import Script, ScriptedWorker
 
 from headway.gateway.app import create_app
 from headway.gateway.settings import GatewaySettings
-from headway.queueing.messages import Job
+from headway.queueing.messages import Job, TokenTask
 from headway.queueing.redis_queue import RedisQueue
 from headway.queueing.tenant_book import digest_of
 from headway.services.batch.storage import GatewayBlobs, Storage
@@ -36,11 +36,21 @@ TENANT = "acme"
 
 
 def told(job: Job) -> tuple[str, ...]:
-    """What the worker writes: the words behind the last ``say ``."""
+    """What the worker writes: the words behind the last ``say ``; a tokenizer whose tokens are characters."""
+    if job.task is not None:
+        return (json.dumps(_token_answer(job, job.task)),)
     asked = [message.content or "" for message in job.messages or ()] or [job.prompt or ""]
     said = next((text for text in reversed(asked) if "say " in text), "say Hello, world!")
     words = said.partition("say ")[2]
     return tuple(words[at : at + 3] for at in range(0, len(words), 3))
+
+
+def _token_answer(job: Job, task: TokenTask) -> dict[str, object]:
+    if task.kind == "detokenize":
+        return {"text": "".join(chr(32 + token_id % 95) for token_id in job.prompt_token_ids or ())}
+    text = job.prompt or "".join(message.content or "" for message in job.messages or ())
+    ids = [ord(character) for character in text]
+    return {"token_ids": ids, "texts": list(text) if task.with_texts else None, "max_model_len": 2048}
 
 
 OBEDIENT = Script(pieces_of=told)

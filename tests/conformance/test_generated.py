@@ -14,7 +14,7 @@ def test_generated_calls_meet_no_server_error_and_what_the_document_says(
     service: Service, tmp_path: Path, is_admin: bool
 ) -> None:
     target = Target(service.url, "tiny", service.key, OPERATOR)
-    found = run_round(target, Round(seed=1, phases="fuzzing", examples=8, is_admin=is_admin), tmp_path)
-    assert found.reports == []
-    assert found.calls >= (30 if is_admin else 100)
-    assert found.by_class()["2xx"] >= 10
+    found = run_round(target, Round(seed=1, phases="fuzzing", examples=2, is_admin=is_admin), tmp_path)
+    assert not found.reports, "\n".join(found.reports)
+    assert found.calls >= (10 if is_admin else 50)
+    assert found.by_class()["2xx"] >= 5

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
+from functools import reduce
 from typing import Any
 
 import openai
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langchain_openai import OpenAI as Completions
@@ -33,7 +35,7 @@ def get_weather(city: str) -> str:
 
 
 def chat_model(service: Service, **fields: Any) -> ChatOpenAI:
-    asked = {
+    asked: dict[str, Any] = {
         "model": "tiny",
         "base_url": service.base_url,
         "api_key": service.key,
@@ -62,10 +64,7 @@ def test_an_agents_tool_turns(service: Service, streams: bool) -> None:
     model = chat_model(service).bind_tools([get_weather])
     asked: list[Any] = [HumanMessage(say_call("get_weather", city="Paris")[0]["content"])]
     if streams:
-        first, *rest = model.stream(asked)
-        for chunk in rest:
-            first += chunk
-        answer: AIMessage = first
+        answer: Any = reduce(operator.add, model.stream(asked))
     else:
         answer = model.invoke(asked)
     (call,) = answer.tool_calls

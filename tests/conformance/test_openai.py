@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 from openai import OpenAI
-from openai.types.chat import ChatCompletionChunk
+from openai.types.chat import (
+    ChatCompletionChunk,
+    ChatCompletionMessage,
+    ChatCompletionMessageFunctionToolCall,
+)
 from pydantic import BaseModel
 from tests.conformance.conftest import strict
 from tests.conformance.service import Service, say, say_call
@@ -37,6 +41,12 @@ def text_of(chunks: list[ChatCompletionChunk], index: int = 0) -> str:
     return "".join(
         choice.delta.content or "" for chunk in chunks for choice in chunk.choices if choice.index == index
     )
+
+
+def only_call(message: ChatCompletionMessage) -> ChatCompletionMessageFunctionToolCall:
+    (call,) = message.tool_calls or [None]
+    assert isinstance(call, ChatCompletionMessageFunctionToolCall)
+    return call
 
 
 def test_chat_whole_with_every_common_field(client: OpenAI, service: Service) -> None:
@@ -102,8 +112,7 @@ def test_a_conversation_with_tools_goes_through_both_turns(client: OpenAI, servi
     (choice,) = answer.choices
     assert choice.finish_reason == "tool_calls"
     assert choice.message.content is None
-    (call,) = choice.message.tool_calls or ()
-    assert call.type == "function"
+    call = only_call(choice.message)
     assert json.loads(call.function.arguments) == {"city": "Paris"}
     messages.append(choice.message.to_dict())  # as the client's users do
     messages.append({"role": "tool", "tool_call_id": call.id, "content": "say 22 degrees"})
@@ -122,7 +131,8 @@ def test_the_streaming_helper_puts_calls_together(client: OpenAI) -> None:
         whole = stream.get_final_completion()
     assert "tool_calls.function.arguments.delta" in events
     assert "tool_calls.function.arguments.done" in events
-    (call,) = whole.choices[0].message.tool_calls or ()
+    (call,) = whole.choices[0].message.tool_calls or [None]
+    assert call is not None
     assert call.function.parsed_arguments == {"city": "Rome"}
     assert whole.choices[0].finish_reason == "tool_calls"
 
@@ -140,8 +150,7 @@ def test_a_forced_call(client: OpenAI, service: Service, is_named: bool) -> None
             parallel_tool_calls=False,
         )
     )
-    (made,) = answer.choices[0].message.tool_calls or ()
-    assert made.type == "function"
+    made = only_call(answer.choices[0].message)
     assert json.loads(made.function.arguments) == {"city": "Oslo"}
     assert service.seen[-1].constraint is not None
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import weakref
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import httpx
 import pytest
@@ -14,6 +17,8 @@ from tests.gateway.sse_reader import chat_text, events, parse
 from tests.gateway.test_chat import CHAT
 from tests.gateway.test_chat import URL as CHAT_URL
 
+from headway.gateway import chat
+from headway.gateway.translate import chat_job
 from headway.queueing.events import EndReason
 from headway.queueing.messages import Job
 from headway.queueing.redis_queue import RedisQueue
@@ -43,6 +48,30 @@ async def test_whole_streamed_and_resumed_answers_agree(redis_rig: Rig) -> None:
             assert parse(rest.text) == every[position + 1 :]
         last = await http.get(f"/v1/jobs/{job_id}/stream", headers={"Last-Event-ID": every[-1].id or ""})
         assert last.status_code == 204
+
+
+async def test_a_stream_under_way_holds_nothing_of_its_prompt(
+    redis_rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prompt may be a megabyte, and thousands of answers may run."""
+    made: list[weakref.ref[Job]] = []
+
+    def remembered(*asked: Any, **terms: Any) -> Job:
+        job = chat_job(*asked, **terms)
+        made.append(weakref.ref(job))
+        return job
+
+    monkeypatch.setattr(chat, "chat_job", remembered)
+    redis_rig.worker.script = Script(hold_at=3)
+    async with (
+        redis_rig.serve() as url,
+        httpx.AsyncClient(base_url=url) as http,
+        http.stream("POST", CHAT_URL, json=CHAT | {"stream": True}) as response,
+    ):
+        arriving = events(response)
+        assert (await anext(arriving)).json["choices"]
+        gc.collect()
+        assert [job() for job in made] == [None]
 
 
 @pytest.mark.parametrize("hold_at", [0, 3])

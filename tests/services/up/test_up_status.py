@@ -15,7 +15,7 @@ from tests.services.up.conftest import Command
 from tests.services.up.headway_up import HeadwayUp, clean_environment, headway, running_up
 
 from headway.services.process import ProcessMark
-from headway.services.state import RunningPart, RunningWorker, StateDir, UpState
+from headway.services.state import RunningBatch, RunningPart, RunningWorker, StateDir, UpState
 from headway.services.status import status_of
 
 NOBODY = "redis://127.0.0.1:1/0"
@@ -24,6 +24,7 @@ NOTHING = {
     "gateway": {"pid": None, "url": None},
     "redis": {"pid": None, "url": None},
     "workers": [],
+    "batch": None,
 }
 
 
@@ -42,7 +43,7 @@ def own_mark() -> ProcessMark:
 def test_json_names_every_process_with_pid_and_url(up: HeadwayUp) -> None:
     code, fields = up.status_json()
     assert code == 0
-    assert list(fields) == ["ready", "gateway", "redis", "workers"]
+    assert list(fields) == ["ready", "gateway", "redis", "workers", "batch"]
     assert fields["ready"] is True
     assert fields["gateway"] == {"pid": up.status.gateway.pid, "url": up.url}
     assert fields["redis"] == {"pid": up.status.redis.pid, "url": up.redis_url}
@@ -89,7 +90,9 @@ def test_a_server_that_is_away_is_not_reachable(command: Command) -> None:
     assert "no Redis or Valkey answers" in done.stderr
 
 
-def state_of(up: ProcessMark, redis: ProcessMark | None, worker: ProcessMark | None) -> UpState:
+def state_of(
+    up: ProcessMark, redis: ProcessMark | None, worker: ProcessMark | None, batch: RunningBatch | None = None
+) -> UpState:
     return UpState(
         up=up,
         started_unix=0,
@@ -99,6 +102,7 @@ def state_of(up: ProcessMark, redis: ProcessMark | None, worker: ProcessMark | N
         redis=RunningPart(redis, "unix:///x"),
         is_redis_ours=True,
         workers=(RunningWorker("w-1", worker, "m", "ready"),),
+        batch=batch,
     )
 
 
@@ -121,9 +125,10 @@ def test_a_damaged_state_file_counts_for_nothing(tmp_path: Path, text: str) -> N
 
 def test_the_state_file_comes_back_as_it_was_written_and_is_private(tmp_path: Path) -> None:
     folder = StateDir(tmp_path)
-    state = state_of(own_mark(), None, own_mark())
-    folder.write(state)
-    assert folder.read_live() == state
+    for batch in (None, RunningBatch(None, "restarting"), RunningBatch(own_mark(), "ready")):
+        state = state_of(own_mark(), None, own_mark(), batch)
+        folder.write(state)
+        assert folder.read_live() == state
     assert folder.state_file.stat().st_mode & 0o077 == 0
 
 
@@ -134,6 +139,15 @@ def test_a_dead_part_is_shown_as_null_whatever_the_file_claims() -> None:
     found = status_of(state_of(own_mark(), own_mark(), dead))
     assert (found.ready, found.workers[0].pid, found.workers[0].state) == (False, None, "restarting")
     assert status_of(state_of(own_mark(), own_mark(), own_mark())).ready
+
+
+def test_the_batch_service_is_listed_where_it_is_part_of_up() -> None:
+    alive = status_of(state_of(own_mark(), own_mark(), own_mark(), RunningBatch(own_mark(), "ready")))
+    assert alive.to_json()["batch"] == {"pid": os.getpid(), "state": "ready"}
+    assert any(line.split()[:3] == ["batch", str(os.getpid()), "ready"] for line in alive.table())
+    dead = status_of(state_of(own_mark(), own_mark(), own_mark(), RunningBatch(ProcessMark(1, 1), "ready")))
+    assert dead.batch is not None
+    assert (dead.batch.pid, dead.batch.state, dead.ready) == (None, "restarting", True), "jobs are answered"
 
 
 def test_submit_prints_the_id_alone_and_tail_the_text_alone(up: HeadwayUp) -> None:
