@@ -31,7 +31,7 @@ def promise(pending: int, budget: int, floor: int) -> int:
     late as the last of them, one after the other half of them end in half the time. But never with so much
     that nobody could start beside it.
     """
-    return min(pending, budget - floor) if is_short(pending, budget) else min(pending, floor)
+    return min(pending, max(floor, budget - floor) if is_short(pending, budget) else floor)
 
 
 def share_budget(pending: Sequence[int], budget: int, floor: int) -> list[int]:

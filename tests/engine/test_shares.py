@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headway.engine.shares import LONG_PART, floor_chunk, is_short, promise, share_budget
@@ -54,6 +54,7 @@ def test_long_prompts_get_their_part_however_many_short_ones_there_are(
 
 
 @given(prompts, budgets, st.integers(1, 64))
+@example([1, 1], 1, 1)  # a budget of one token is nobody else's beside who has it
 def test_who_starts_within_the_promises_leaves_everyone_the_floor(
     pending: list[int], budget: int, min_chunk: int
 ) -> None:
