@@ -152,6 +152,7 @@ class ConsoleFeed:
         after = {worker: self._places.get(worker, "") for worker in workers}
         for gone in self._shown.keys() - after.keys():
             del self._shown[gone]
+            del self._places[gone]
         for view in await self._queue.step_views.shown(after):
             self._places[view.worker_id] = view.place
             text = _steps_frame(view)

@@ -81,7 +81,7 @@ class FunctionCalls:
             return _json(value)
         try:
             return _json(orjson.loads(value))
-        except orjson.JSONDecodeError:
+        except (orjson.JSONDecodeError, orjson.JSONEncodeError):  # the latter: nested too deep to be written
             return _json({"True": True, "False": False, "None": None}.get(value.strip(), value))
 
     def _look_for_end(self, parts: list[Part]) -> tuple[list[Part], str]:

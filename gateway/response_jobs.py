@@ -160,6 +160,13 @@ def _constraint(form: TextFormat | None) -> Constraint | None:
                         param=f"text.format.{name}",
                         code="missing_required_parameter",
                     )
-            return Constraint(json_schema=form.json_schema)
+            return _held_to(form.json_schema)
         case _:
             return None
+
+
+def _held_to(schema: dict[str, Any] | None) -> Constraint:
+    try:
+        return Constraint(json_schema=schema)
+    except ValidationError as error:
+        raise refusal(error, {"json_schema": "text.format.schema"}) from None

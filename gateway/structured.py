@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from headway.gateway.errors import invalid_request
-from headway.gateway.request_shape import Shape
+from headway.gateway.request_shape import BOUNDED, Shape, bounded
 from headway.gateway.tool_requests import NAME_PATTERN
 from headway.gateway.validation import refusal
 from headway.queueing.messages import Constraint
@@ -23,7 +23,7 @@ class JsonSchemaFormat(Shape):
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
     description: str | None = None
-    schema_: Annotated[dict[str, Any] | bool, Field(alias="schema")]
+    schema_: Annotated[dict[str, Any] | bool, Field(alias="schema"), BOUNDED]
     strict: bool | None = None
 
 
@@ -45,7 +45,7 @@ class ResponseFormat(Shape):
 class StructuredOutputs(Shape):
     """vLLM's field; exactly one of its members."""
 
-    json_: Annotated[dict[str, Any] | bool | str | None, Field(alias="json")] = None
+    json_: Annotated[dict[str, Any] | bool | str | None, Field(alias="json"), BOUNDED] = None
     json_object: bool | None = None
     regex: str | None = None
     choice: list[str] | None = None
@@ -69,7 +69,7 @@ class StructuredRequest(Shape):
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     # vLLM's older names.
-    guided_json: dict[str, Any] | str | None = None
+    guided_json: Annotated[dict[str, Any] | str | None, BOUNDED] = None
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
@@ -131,4 +131,7 @@ def _parsed(param: str, text: str) -> object:
         parsed: object = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise invalid_request(f"the schema is not valid JSON: {error}", param=param) from None
-    return parsed
+    try:
+        return bounded(parsed)
+    except ValueError as error:
+        raise invalid_request(f"the schema cannot be read: {error}", param=param) from None

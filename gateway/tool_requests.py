@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from headway.gateway.json_values import is_array, is_object
-from headway.gateway.request_shape import Shape
+from headway.gateway.request_shape import BOUNDED, Shape
 
 NAME_PATTERN: Final = r"^[A-Za-z0-9_\-]{1,64}$"
 
@@ -26,7 +26,7 @@ class Function(Shape):
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Annotated[dict[str, Any] | None, BOUNDED] = None
     strict: bool | None = None
 
 

@@ -252,10 +252,11 @@ def _read_error(text: bytes) -> JobError | None:
 
 
 def _committed(entries: Any) -> int:
-    """The tokens of the newest entry that is ours: a token stream counts itself."""
+    """The tokens of the newest entry that is ours: a token stream counts itself. The newest comes first."""
     if isinstance(entries, Exception):
         return 0  # it is no stream, so nothing is committed
-    return max((event.cursor.tokens for event in decode_events(entries)), default=0)
+    ours = (event.cursor.tokens for entry in entries for event in decode_events([entry]))
+    return next(ours, 0)
 
 
 def _history(log: str) -> tuple[PastClaim, ...]:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Valida
 from pydantic_core import PydanticSerializationError
 
 from headway.queueing.errors import InvalidJobError
+from headway.queueing.nesting import BOUNDED
 
 MAX_JOB_BYTES: Final = 1 << 20
 """Largest accepted job body. A 128k-token prompt is about 600 kB of text; larger inputs belong in a file."""
@@ -83,7 +84,7 @@ class Message(_Contract):
 class Constraint(_Contract):
     """The form that an answer must have: exactly one of the four. A worker lets no other token through."""
 
-    json_schema: dict[str, Any] | bool | None = None
+    json_schema: Annotated[dict[str, Any] | bool | None, BOUNDED] = None
     """JSON Schema (draft 2020-12); ``{"type": "object"}`` for any object, ``true`` for any JSON."""
     regex: Annotated[str, Field(min_length=1, max_length=65536)] | None = None
     """The whole answer matches it (Rust's syntax: no look-around, no back-references)."""
@@ -169,7 +170,7 @@ class Job(_Contract):
     messages: Annotated[tuple[Message, ...], Field(min_length=1, max_length=4096)] | None = None
     prompt: Annotated[str, Field(min_length=1)] | None = None
     prompt_token_ids: Annotated[tuple[TokenId, ...], Field(min_length=1)] | None = None
-    tools: Annotated[tuple[dict[str, Any], ...], Field(max_length=128)] = ()
+    tools: Annotated[tuple[Annotated[dict[str, Any], BOUNDED], ...], Field(max_length=128)] = ()
     """What ``messages`` may call, in OpenAI's form; the chat template shows them to the model."""
     chat_template_kwargs: Annotated[dict[str, bool | int | float | str | None], Field(max_length=16)] = Field(
         default_factory=dict[str, "bool | int | float | str | None"]

@@ -62,7 +62,8 @@ class QueueSettings:
     died before it posted counts against its tenant no longer than this."""
 
     poll_seconds: float = 0.25
-    """How late a reader sees tokens when a wake-up hint was lost."""
+    """How late a reader sees tokens when a wake-up hint was lost: one of up to 256 that wait in its process,
+    with more of them as many times later. When no hints come at all, everybody looks this often."""
 
     watch_seconds: float = 1.0
     """How often waiting readers look for expired leases and passed deadlines in their lanes."""

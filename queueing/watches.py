@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from typing import Any, Final, cast
 
 from headway.queueing.errors import NotNowError, QueueingError
@@ -24,6 +25,9 @@ from headway.queueing.settings import READ_LIMIT
 
 _LOOKS_TOGETHER: Final = 128
 """Watches that one round trip serves: the server does nothing else meanwhile."""
+
+_HEARD_POLLS: Final = 4
+"""For as many polls' time a hint shows that others would come too."""
 
 _NOT_TOGETHER: Final = (WrongTypeError, NotNowError)
 """One of several streams is none, or is on its way to another node: each is asked for by itself."""
@@ -68,6 +72,8 @@ class Watches:
         self._by_job: dict[str, list[Watch]] = {}
         self._due: list[Watch] = []
         self._looking: asyncio.Task[None] | None = None
+        self._rung = 0.0
+        """When the last hint came, on the loop's clock."""
 
     def __len__(self) -> int:
         return sum(map(len, self._by_job.values()))
@@ -116,6 +122,7 @@ class Watches:
 
     def ring(self, job: str) -> None:
         """There may be new entries of a job."""
+        self._rung = asyncio.get_running_loop().time()
         for watch in self._by_job.get(job, ()):
             watch.was_rung = True
             if watch.entries is not None:
@@ -127,14 +134,22 @@ class Watches:
             self.ring(job)
 
     async def poll(self) -> None:
-        """Have everybody look who has not for long; ends only by being cancelled."""
+        """Have everybody look who has not for long; ends only by being cancelled.
+
+        While hints come they are hardly ever lost, so then few look at a time: the looks of thousands of
+        readers cost the process more than all their tokens do.
+        """
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._poll_seconds / 2)
-            latest = loop.time() - self._poll_seconds / 2
-            for watch in [each for watches in self._by_job.values() for each in watches]:
-                if watch.entries is not None and watch.looked < latest:
-                    self._ask(watch)
+            now = loop.time()
+            latest = now - self._poll_seconds / 2
+            waiting = [each for watches in self._by_job.values() for each in watches]
+            late = [watch for watch in waiting if watch.entries is not None and watch.looked < latest]
+            if len(late) > _LOOKS_TOGETHER and self._rung > now - _HEARD_POLLS * self._poll_seconds:
+                late = nsmallest(_LOOKS_TOGETHER, late, key=lambda watch: watch.looked)
+            for watch in late:
+                self._ask(watch)
 
     # -- together -------------------------------------------------------------------------------------
 

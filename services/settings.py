@@ -242,7 +242,7 @@ def shown(settings: WorkerSettings | GatewaySettings | UpSettings) -> dict[str, 
     """The effective settings for a log line; a password inside a URL is masked."""
     values: dict[str, object] = asdict(settings)
     for name, value in values.items():
-        if name == "redis_url" and isinstance(value, str):
+        if name in {"redis_url", "otlp_url", "files"} and isinstance(value, str):
             values[name] = mask_password(value)
         elif isinstance(value, Path):
             values[name] = str(value)

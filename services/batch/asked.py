@@ -66,7 +66,7 @@ def ask(line: Line, endpoint: str, terms: Terms, formats: Callable[[str], Format
     constraint_param: str | None
     if endpoint == "/v1/chat/completions":
         chat = parse_chat(line.body)
-        chosen = chat_terms(chat)
+        chosen = chat_terms(chat, formats(chat.model))
         jobs = (chat_job(chat, _NO_HEADERS, terms.tenant, terms=chosen),)
         form, constraint_param = chosen.form(formats(jobs[0].model)), chosen.constraint_param
         style, wants_logprobs = ChatStyle(), bool(chat.logprobs)

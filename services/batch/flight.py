@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import structlog
+
 from headway.gateway.constraint_checks import ConstraintChecks
 from headway.gateway.errors import ApiError, from_queueing
 from headway.gateway.model_directory import ModelDirectory
@@ -20,6 +22,7 @@ from headway.queueing.errors import (
     InvalidJobError,
     NotAllowedError,
     QueueFullError,
+    QueueingError,
     QueueUnavailableError,
     QuotaExceededError,
     UnknownJobError,
@@ -30,6 +33,8 @@ from headway.queueing.protocol import Queue
 from headway.services.batch.answered import Answered, LineName, answered, refused, undone
 from headway.services.batch.asked import Asked, Terms, ask
 from headway.services.batch.line import Line
+
+_log = structlog.stdlib.get_logger("headway.batch")
 
 LOOKS_AT_ONCE: Final = 64
 MOST_BYTES: Final = 16 << 20
@@ -109,6 +114,9 @@ class Flight:
         except ApiError as error:
             self._done.append((part, refused(self._name(line), error)))
             return
+        except Exception:
+            self._done.append((part, refused(self._name(line), self._unforeseen(line))))
+            return
         flying = _Flying(line, asked, part)
         self._flying.append(flying)
         if self.end_code is None:
@@ -173,6 +181,11 @@ class Flight:
                     self._refuse(flying, error)
                     return
                 self._rest(1.0)  # no worker has ever been here: wait for the first
+            except QueueingError:
+                raise  # of the server, not of this line
+            except Exception:
+                self._refuse(flying, self._unforeseen(flying.line))
+                return
             else:
                 flying.posted += 1
 
@@ -198,8 +211,20 @@ class Flight:
         self._flying = still
 
     def _answer(self, flying: _Flying, results: Sequence[JobResult]) -> Answered:
-        body = flying.asked.answer(results)
+        try:
+            body = flying.asked.answer(results)
+        except Exception:
+            return refused(self._name(flying.line), self._unforeseen(flying.line))
         return answered(self._name(flying.line), results, body, self.end_code)
+
+    def _unforeseen(self, line: Line) -> ApiError:
+        """What becomes of a line that we fail on: its batch, and every try at it, must not fail with it."""
+        _log.exception("line failed", batch=self._terms().batch_id, line=line.number)
+        return ApiError(
+            500,
+            f"the batch service failed on line {line.number}; its log has the cause",
+            code="internal_error",
+        )
 
     def _name(self, line: Line) -> LineName:
         return LineName(self._terms().batch_id, line.custom_id)

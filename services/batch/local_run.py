@@ -105,6 +105,10 @@ class LocalRun:
         for path in (self._output, self._errors):
             if path.exists() and path.stat().st_size:
                 raise UsageError(f"{path} is there already", hint="remove it, or name another -o")
+        return self._name_run()
+
+    def _name_run(self) -> str:
+        """A fresh name, in the place where the next run looks for it."""
         run_id = f"batch_{secrets.token_hex(12)}"
         try:
             self._mark.write_text(run_id, encoding="ascii")
@@ -175,7 +179,16 @@ class LocalRun:
                 bar.advance(len(found))
                 await asyncio.sleep(pace.after(len(found), flight.size))
             if self._stopped:
-                await flight.end("batch_cancelled", lambda: False)
+                self._write(await self._end(flight), files)
+
+    async def _end(self, flight: Flight) -> list[Answered]:
+        """Cancel what is in the queue; what was answered by then. Raises QueueUnavailableError.
+
+        The next run posts the rest under other names: under these it would find jobs that were cancelled.
+        """
+        self._name_run()
+        await flight.end("batch_cancelled", lambda: False)
+        return [answer for _, answer in await flight.collect() if not answer.is_error]
 
     def _write(self, found: list[Answered], files: tuple[IO[bytes], IO[bytes]]) -> None:
         output, errors = files

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import suppress
 from typing import Final
 
@@ -18,6 +19,9 @@ _log = structlog.stdlib.get_logger("headway.batch")
 AT_ONCE: Final = 500
 ORPHAN_SECONDS: Final = 86_400.0
 """A file that nobody knows of may still be under way for this long."""
+_OUR_FILE: Final = re.compile(r"file-[A-Za-z0-9]+(\.[0-9a-f]+)?")
+_OUR_WORK: Final = re.compile(r"batch_[A-Za-z0-9]+")
+"""Names that gateway and batch service give. Whatever else lies in the place is somebody's own."""
 
 
 async def sweep(queue: Queue, storage: Storage, keep_seconds: float) -> None:
@@ -53,7 +57,7 @@ async def _remove_orphans(store: BatchStore, storage: Storage, before_unix: floa
     """Remove files that are old and that no record points to."""
     count = 0
     for name, written in await asyncio.to_thread(storage.names, "files"):
-        if not 0 < written < before_unix:
+        if not 0 < written < before_unix or not _OUR_FILE.fullmatch(name):
             continue
         known = await store.files([name.partition(".")[0]])
         if not known or known[0].path != f"files/{name}":
@@ -61,7 +65,8 @@ async def _remove_orphans(store: BatchStore, storage: Storage, before_unix: floa
             count += 1
     for name, written in await asyncio.to_thread(storage.names, "work"):
         with suppress(OSError):
-            if 0 < written < before_unix and name not in await store.open_batches():
+            is_old = 0 < written < before_unix and _OUR_WORK.fullmatch(name) is not None
+            if is_old and name not in await store.open_batches():
                 await asyncio.to_thread(storage.remove_all, f"work/{name}")
                 count += 1
     return count

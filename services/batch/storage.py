@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from io import UnsupportedOperation
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
@@ -21,15 +22,15 @@ PIECE_BYTES: Final = 1 << 20
 class OpenFile(Protocol):
     """A file that is read."""
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int = -1, /) -> bytes:
         """Up to so many bytes; none at the end."""
         ...
 
-    def readline(self, size: int = -1) -> bytes:
+    def readline(self, size: int = -1, /) -> bytes:
         """A line with its end, or its first ``size`` bytes."""
         ...
 
-    def seek(self, offset: int) -> int:
+    def seek(self, offset: int, /) -> int:
         """Go on from there."""
         ...
 
@@ -52,9 +53,13 @@ class NewFile:
         """All of it is in place: where it is on a disk of this machine, on the disk."""
         if self._opened.closed:
             return
-        with suppress(AttributeError, OSError):  # only files of this machine have a descriptor
+        try:
+            descriptor: int | None = self._opened.fileno()
+        except (AttributeError, UnsupportedOperation):
+            descriptor = None  # only files of this machine have one
+        if descriptor is not None:
             self._opened.flush()
-            os.fsync(self._opened.fileno())
+            os.fsync(descriptor)
         self._opened.close()
 
 
@@ -117,6 +122,12 @@ class Storage:
                 self.remove(path)
             raise
         return size
+
+    def publish(self, path: str, pieces: Iterator[bytes] | list[bytes]) -> None:
+        """A whole new file under a name that is looked for, so that no half of it is ever found there."""
+        half = f"{path}.{os.urandom(4).hex()}"
+        self.write(half, pieces)
+        self._translated(lambda: self._files.mv(self._at(half), self._at(path)))
 
     def pieces(self, path: str) -> Iterator[bytes]:
         """A file, piece by piece."""

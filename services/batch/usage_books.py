@@ -49,5 +49,5 @@ async def write_usage(queue: Queue, storage: Storage) -> None:
             + b"\n"
             for row in sorted(rows)
         ]
-        await asyncio.to_thread(storage.write, f"{FOLDER}/{name}", lines)
+        await asyncio.to_thread(storage.publish, f"{FOLDER}/{name}", lines)
         _log.info("usage written", day=day.isoformat(), rows=len(rows))

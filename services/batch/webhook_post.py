@@ -12,8 +12,8 @@ import ipaddress
 import socket
 import ssl
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Generator, Mapping
+from contextlib import closing, contextmanager, suppress
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -65,22 +65,12 @@ class WebhookPost:
         self.check_url(url)
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or PORTS[parts.scheme]
-        connection = self._connect(parts.scheme, host, port, self._address_of(host, port))
-        # Each read has a time-out; a receiver that sends a byte now and then must not hold us either.
-        end = threading.Timer(TOTAL_SECONDS, _cut, [connection])
-        end.daemon = True
-        end.start()
-        try:
-            path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-            own = {"content-type": "application/json", "user-agent": f"headway/{__version__}"}
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        own = {"content-type": "application/json", "user-agent": f"headway/{__version__}"}
+        with self._connected(parts.scheme, host, port, self._address_of(host, port)) as connection:
             connection.request("POST", path, body, {**own, **headers})
             answer = connection.getresponse()
             answer.read(ANSWER_BYTES)
-        except (OSError, http.client.HTTPException) as error:
-            raise WebhookFailedError(f"{host}: {str(error) or type(error).__name__}") from None
-        finally:
-            end.cancel()
-            connection.close()
         if not 200 <= answer.status < 300:
             raise WebhookFailedError(f"{host} answered {answer.status}")
 
@@ -99,36 +89,58 @@ class WebhookPost:
             )
         return addresses[0]
 
-    def _connect(self, scheme: str, host: str, port: int, address: str) -> http.client.HTTPConnection:
-        """A connection to that address; the receiver's certificate must be the host's."""
-        try:
-            link = socket.create_connection((address, port), TIMEOUT_SECONDS)
-            if scheme == "https":
-                link = self._tls.wrap_socket(link, server_hostname=host)
-        except OSError as error:
-            raise WebhookFailedError(f"{host}: {error}") from None
+    @contextmanager
+    def _connected(
+        self, scheme: str, host: str, port: int, address: str
+    ) -> Generator[http.client.HTTPConnection]:
+        """A connection to that address, for TOTAL_SECONDS; the receiver's certificate must be the host's.
+
+        Each read has a time-out of its own, but a receiver that sends a byte now and then, be it of its
+        handshake, must not hold us either.
+        """
         connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
-        if scheme == "https":
-            connection.default_port = 443
-        connection.sock = link
-        return connection
+        connection.auto_open = 0  # it would look the host up again
+        try:
+            with closing(connection):
+                connection.sock = socket.create_connection((address, port), TIMEOUT_SECONDS)
+                with _cut_after(TOTAL_SECONDS, connection.sock.dup()):
+                    if scheme == "https":
+                        connection.default_port = 443
+                        connection.sock = self._tls.wrap_socket(connection.sock, server_hostname=host)
+                    yield connection
+        except (OSError, http.client.HTTPException) as error:
+            raise WebhookFailedError(f"{host}: {str(error) or type(error).__name__}") from None
 
 
-def _cut(connection: http.client.HTTPConnection) -> None:
-    with suppress(OSError, AttributeError):
-        connection.sock.shutdown(socket.SHUT_RDWR)
+@contextmanager
+def _cut_after(seconds: float, link: socket.socket) -> Generator[None]:
+    """End a connection that lasts longer; ``link`` is a second hold on it, closed at the end."""
+    end = threading.Timer(seconds, _cut, [link])
+    end.daemon = True
+    end.start()
+    try:
+        yield
+    finally:
+        end.cancel()
+        link.close()
+
+
+def _cut(link: socket.socket) -> None:
+    with suppress(OSError):
+        link.shutdown(socket.SHUT_RDWR)
 
 
 def is_public(address: str) -> bool:
     """Whether an address is one of the public Internet, also where it is wrapped in one of IPv6."""
     found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        inner = found.ipv4_mapped or found.sixtofour or (found.teredo or (None, None))[1]
-        if inner is None and found in _NAT64:
-            inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
-        if inner is not None and not inner.is_global:
-            return False
-    return found.is_global and not found.is_multicast
+    if isinstance(found, ipaddress.IPv4Address):
+        return found.is_global and not found.is_multicast
+    if found in _NAT64:
+        return ipaddress.IPv4Address(int(found) & 0xFFFFFFFF).is_global
+    inner = found.sixtofour or (found.teredo or (None, None))[1]
+    return found in _UNICAST and found.is_global and (inner is None or inner.is_global)
 
 
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+_UNICAST: Final = ipaddress.IPv6Network("2000::/3")
+"""All of IPv6 that is given out so far; the rest has had many meanings, most of them local."""

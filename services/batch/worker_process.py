@@ -32,8 +32,8 @@ def run_batch_worker(settings: BatchSettings) -> int:
     """Work until stopped; the exit code. Raises ServiceError for what is expected to go wrong."""
     configure_logging(level=settings.log_level, format=settings.log_format)
     _quieten(settings.log_level)
-    redis_url = mask_password(settings.redis_url)
-    _log.info("starting", version=__version__, redis_url=redis_url, files=settings.files)
+    urls = {"redis_url": mask_password(settings.redis_url), "files": mask_password(settings.files)}
+    _log.info("starting", version=__version__, **urls)
     Storage(settings.files).check()
     _await_queue(settings.redis_url)
     app, errands = make_app(settings)

@@ -74,6 +74,12 @@ CASES: list[tuple[ToolFormat, str, str, Calls]] = [
         [["f", '{"s": "12", "n": 12, "b": true}']],
     ),
     ("qwen3_coder", "<tool_call><function=add></function></tool_call>ok", "ok", [["add", "{}"]]),
+    (
+        "qwen3_coder",
+        f"<tool_call><function=add><parameter=x>{'[' * 300}{']' * 300}</parameter></function></tool_call>",
+        "",
+        [["add", f'{{"x": "{"[" * 300}{"]" * 300}"}}']],
+    ),
     ("qwen3_coder", "<tool_call><func>", "<tool_call><func>", []),
     (
         "mistral",

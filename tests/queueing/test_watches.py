@@ -123,6 +123,30 @@ async def test_a_reader_whose_hint_is_lost_polls(redis_url: str, open_queue: Ope
             assert await reading == (token(2),)
 
 
+async def test_of_many_readers_whose_hints_are_lost_each_polls_in_its_turn_while_others_are_heard(
+    redis_url: str, open_queue: OpenQueue
+) -> None:
+    queue = open_queue(redis_url, QueueSettings(poll_seconds=0.05))
+    claims = await claims_of(queue, 300)
+    await queue.emit([emit(claim, 1) for claim in claims])
+    await all_read(queue, claims, START)
+    await hints_are_heard(redis_url)
+    with redis.Redis.from_url(redis_url) as raw:
+        reading = asyncio.create_task(all_read(queue, claims, Cursor(1)))
+        await asyncio.sleep(0.02)
+        with raw.pipeline() as untold:
+            for claim in claims:
+                key = claim.job_id.rpartition(":")[2]
+                untold.xadd(f"o:{TAG}:{key}", {"t": "t2 ", "k": "2"}, id="2-0")
+            untold.execute()
+        looks = calls(raw, "xread")
+        while not reading.done():
+            raw.publish(f"hint:{TAG}", "another")
+            await asyncio.sleep(0.005)
+        assert await reading == [(token(2),)] * 300
+        assert calls(raw, "xread") - looks <= 3, "128 at a time, each of them once"
+
+
 async def test_a_reader_that_is_cancelled_leaves_no_watch(redis_url: str, open_queue: OpenQueue) -> None:
     queue = open_queue(redis_url, PATIENT)
     (claim,) = await claims_of(queue, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from pathlib import Path
 
 import orjson
@@ -35,3 +36,20 @@ async def test_a_killed_run_goes_on_and_answers_each_line_once(fleet: BatchFleet
     third = await asyncio.to_thread(fleet.start, *arguments)
     assert await asyncio.to_thread(third.wait, 60) == 2, "it overwrites nothing"
     assert "is there already" in fleet.log()
+
+
+async def test_a_run_that_was_stopped_goes_on_with_what_was_cancelled(fleet: BatchFleet) -> None:  # noqa: F811
+    """The jobs of the first run are cancelled, and kept as such for an hour."""
+    source, output = fleet.folder / "in.jsonl", fleet.folder / "out.jsonl"
+    source.write_bytes(jsonl(*(chat_line(f"line-{n}") for n in range(200))))
+    arguments = ("batch", "run", str(source), "-o", str(output), "--in-flight", "64")
+    first = await asyncio.to_thread(fleet.start, *arguments)
+    while not output.exists() or len(output.read_bytes().splitlines()) < 10:
+        await asyncio.sleep(0.01)
+    first.send_signal(signal.SIGINT)
+    assert await asyncio.to_thread(first.wait, 30) == 130, fleet.log()
+    assert len(ids_in(output)) < 200, "it was stopped in the middle"
+    second = await asyncio.to_thread(fleet.start, *arguments)
+    assert await asyncio.to_thread(second.wait, 60) == 0, fleet.log()
+    assert sorted(ids_in(output)) == sorted(f"line-{n}" for n in range(200))
+    assert not (fleet.folder / "out.errors.jsonl").exists()

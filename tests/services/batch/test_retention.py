@@ -129,6 +129,46 @@ async def test_what_killed_processes_left_goes_after_a_day_and_never_what_is_kno
     assert {name for name, _ in storage.names("work")} == {waiting}
 
 
+async def test_what_others_keep_in_the_place_is_left_alone(tmp_path: Path) -> None:
+    """An operator may name any folder, also one with a folder `files` of somebody else's."""
+    queue, storage = MemoryQueue(), Storage(str(tmp_path))
+    theirs = ("files/thesis.pdf", "files/file-1 (copy).txt", "work/projects/plan.md")
+    for path in theirs:
+        storage.write(path, [b"x"])
+    long_ago = time.time() - ORPHAN_SECONDS - 60
+    for path in (*theirs, "work/projects"):
+        os.utime(tmp_path / path, (long_ago, long_ago))
+    await sweep(queue, storage, 3600.0)
+    assert all((tmp_path / path).exists() for path in theirs)
+
+
+def test_a_file_that_could_not_be_brought_to_the_disk_is_not_called_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = Storage(str(tmp_path))
+
+    def fails(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(OSError, match="Input/output"):
+        storage.write("files/file-a", [b"x"])
+    assert storage.names("files") == []
+
+
+def test_a_name_that_is_looked_for_never_holds_half_a_file(storage: Storage) -> None:
+    """As the books of a day: what is there counts as written."""
+
+    def pieces() -> Iterator[bytes]:
+        yield b"half"
+        assert "2026-11-30.jsonl" not in {name for name, _ in storage.names("usage")}
+        yield b" and half"
+
+    storage.publish("usage/2026-11-30.jsonl", pieces())
+    assert [name for name, _ in storage.names("usage")] == ["2026-11-30.jsonl"]
+    assert b"".join(storage.pieces("usage/2026-11-30.jsonl")) == b"half and half"
+
+
 async def test_a_file_whose_bytes_are_gone_already_is_forgotten(storage: Storage) -> None:
     """As a crash between the two steps leaves it."""
     queue = MemoryQueue()

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -19,6 +20,7 @@ from standardwebhooks import Webhook as Verifier
 from tests.services.batch.conftest import Service, chat_line
 
 from headway.queueing.webhook_store import Webhook
+from headway.services.batch import webhook_post
 from headway.services.batch.webhook_delivery import PAUSES_SECONDS, deliver
 from headway.services.batch.webhook_post import (
     WebhookFailedError,
@@ -176,6 +178,9 @@ def test_urls_that_are_no_webhooks_are_refused(url: str) -> None:
         "64:ff9b::7f00:1",
         "2002:7f00:1::",
         "ff02::1",
+        "fec0::1",
+        "::127.0.0.1",
+        "64:ff9b:1::a00:1",
     ],
 )
 def test_addresses_inside_are_not_public(address: str) -> None:
@@ -216,6 +221,31 @@ def test_a_name_that_changes_its_mind_is_asked_once_and_reached_where_it_was_che
     with pytest.raises(WebhookFailedError):
         WebhookPost(allows_private=False).post("https://example.org/", {}, b"{}")
     assert (asked, reached) == (["example.org"], ["8.8.8.8"])
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_receiver_that_trickles_is_cut_off(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
+    """Each byte comes in time, the handshake or the answer never does."""
+    monkeypatch.setattr(webhook_post, "TOTAL_SECONDS", 0.2)
+    gave_up = threading.Event()
+
+    def trickle(listener: socket.socket) -> None:
+        link, _ = listener.accept()
+        with link:
+            # The head of a long TLS record, or of an answer; then byte after byte of it.
+            link.sendall(b"\x16\x03\x03\x40\x00" if scheme == "https" else b"HTTP/1.1 2")
+            with suppress(OSError):
+                while not gave_up.wait(0.02):
+                    link.sendall(b"\x02")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        receiver = threading.Thread(target=trickle, args=(listener,), daemon=True)
+        receiver.start()
+        url = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/"
+        with pytest.raises(WebhookFailedError):
+            WebhookPost(allows_private=True).post(url, {}, b"{}")
+        gave_up.set()
+        receiver.join()
 
 
 @given(st.text(max_size=80))

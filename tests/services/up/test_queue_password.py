@@ -9,7 +9,8 @@ import redis
 from tests.conftest import StartRedis
 from tests.services.up.headway_up import running_up
 
-from headway.services.settings import mask_password
+from headway.services.settings import GatewaySettings, mask_password
+from headway.services.settings import shown as settings_shown
 
 SECRET = "s3cret"
 
@@ -57,3 +58,13 @@ def test_scripts_get_a_usable_url_and_nobody_else_reads_its_password(
 )
 def test_a_password_is_masked_wherever_a_url_may_have_it(url: str, shown: str) -> None:
     assert mask_password(url) == shown
+
+
+def test_no_url_of_a_process_shows_its_password_in_the_log() -> None:
+    secret = "s3cret"
+    settings = GatewaySettings(
+        redis_url=f"redis://:{secret}@host",
+        otlp_url=f"https://user:{secret}@collector:4318",
+        files=f"sftp://user:{secret}@host/files",
+    )
+    assert secret not in str(settings_shown(settings))
