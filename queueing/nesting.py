@@ -25,8 +25,10 @@ def check_nesting(value: Any, most: int = MOST_LEVELS) -> Any:
 
 def _inner(value: Any) -> Iterator[Any]:
     if isinstance(value, dict):
-        return iter(value.values())
-    return iter(value) if isinstance(value, list | tuple) else iter(())
+        named: dict[Any, Any] = value
+        return iter(named.values())
+    listed: list[Any] | tuple[Any, ...] = value if isinstance(value, list | tuple) else ()
+    return iter(listed)
 
 
 BOUNDED: Final = AfterValidator(check_nesting)
