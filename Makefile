@@ -47,7 +47,7 @@ soak-batch: dev ## 50,000 lines, 200 MB, on the scripted model while its Celery 
 chaos: dev ## jobs stream while workers, server, network and clocks fail (21 minutes; ARGS="--seed 7 --seconds 60")
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
-conformance: dev ## 20,000 generated calls to a real service: no 5xx, nothing that /openapi.json does not say; three clients on the real model (about 5 minutes)
+conformance: dev ## 20,000 generated calls held against /openapi.json, three clients on the demo model (about 6 minutes)
 	@$(BIN)/pytest -m soak --timeout=0 tests/conformance
 	@$(BIN)/python -m tests.conformance $(ARGS)
 

@@ -41,7 +41,7 @@ class Operation:
 
 _BODY: Final = (400, 408, 413, 415)
 _POSTING: Final = (*_BODY, 403, 404, 409, 429, 504)
-_MOST: Final[dict[str, Schema]] = {"limit": COUNT | {"minimum": 1}, "after": TEXT}
+_MOST: Final[dict[str, Schema]] = {"limit": COUNT | {"minimum": 1}, "after": TEXT | {"minLength": 1}}
 _ORDER: Final[dict[str, Schema]] = {"order": one_of("asc", "desc")}
 
 

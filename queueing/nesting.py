@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeGuard
 
 from pydantic import AfterValidator
 
@@ -13,7 +13,7 @@ MOST_LEVELS: Final = 120
 
 def check_nesting(value: Any, most: int = MOST_LEVELS) -> Any:
     """The value; raises ValueError for one with more levels of objects and lists."""
-    level = [value]
+    level: list[object] = [value]
     for _ in range(most):
         level = [
             inner for outer in level for inner in _inner(outer) if isinstance(inner, dict | list | tuple)
@@ -23,10 +23,18 @@ def check_nesting(value: Any, most: int = MOST_LEVELS) -> Any:
     raise ValueError(f"it is nested deeper than {most} levels: make it flatter")
 
 
-def _inner(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        return iter(value.values())
-    return iter(value) if isinstance(value, list | tuple) else iter(())
+def _inner(value: object) -> Iterable[object]:
+    if _is_object(value):
+        return value.values()
+    return value if _is_list(value) else ()
+
+
+def _is_object(value: object) -> TypeGuard[Mapping[object, object]]:
+    return isinstance(value, dict)
+
+
+def _is_list(value: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(value, list | tuple)
 
 
 BOUNDED: Final = AfterValidator(check_nesting)

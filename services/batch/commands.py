@@ -35,7 +35,7 @@ def list_batches(tenant: str, limit: int, redis_url: str | None, state_dir: Path
 
 def batch_table(batches: list[dict[str, Any]]) -> str:
     """Batches for people."""
-    rows = [("BATCH", "STATE", "DONE", "FAILED", "LINES")]
+    rows: list[tuple[str, ...]] = [("BATCH", "STATE", "DONE", "FAILED", "LINES")]
     for batch in batches:
         counts = batch["request_counts"]
         rows.append(

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from tests.conformance.generated import Outcome, Round, Target, run_round
+from tests.conformance.generated import MODEL_TOKENS, Outcome, Round, Target, run_round
 from tests.services.up.headway_up import running_up
 
 CALLS = 20_000
+TENANT = "conformance"
 
 
 def main() -> int:
@@ -42,6 +43,8 @@ def main() -> int:
 def _run(url: str, operator: str, calls: int, seed: int) -> int:
     total, began = Outcome(), time.monotonic()
     for asked in _rounds(seed):
+        # An answer without a limit of its own would fill the model's context.
+        _ask(url, operator, "PUT", f"/admin/tenants/{TENANT}", {"max_tokens": MODEL_TOKENS})
         target = Target(url, "scripted", _new_key(url, operator), operator)
         with tempfile.TemporaryDirectory() as folder:
             found = run_round(target, asked, Path(folder))
@@ -78,7 +81,7 @@ def _rounds(seed: int) -> Iterator[Round]:
 
 
 def _new_key(url: str, operator: str) -> str:
-    key: str = _ask(url, operator, "POST", "/admin/keys", {"tenant": "conformance"})["key"]
+    key: str = _ask(url, operator, "POST", "/admin/keys", {"tenant": TENANT})["key"]
     return key
 
 

@@ -23,7 +23,7 @@ EXCLUDING: Final = frozenset(
         *("guided_choice", "guided_grammar", "guided_json", "guided_regex", "structured_outputs"),
         *("response_format", "text", "constraint", "tools", "tool_choice", "chat_template_kwargs", "task"),
         *("prompt_token_ids", "previous_response_id", "include", "top_logprobs", "stream_options", "store"),
-        *("max_tokens", "min_tokens", "best_of", "echo", "demotable", "add_special_tokens", "notes"),
+        *("min_tokens", "best_of", "echo", "demotable", "add_special_tokens", "notes"),
         *("expires_after[anchor]", "expires_after[seconds]", "idempotency_key", "traceparent"),
     }
 )
@@ -160,11 +160,15 @@ def leave_out_what_excludes(document: dict[str, Any]) -> None:
         },
     }
     for operation in _operations(document):
-        operation["parameters"] = [each for each in operation["parameters"] if each["in"] != "header"]
+        operation["parameters"] = [
+            each for each in operation["parameters"] if each["in"] != "header" and each["name"] != "after"
+        ]
         for content in operation.get("requestBody", {}).get("content", {}).values():
             schema, fields = content["schema"], content["schema"]["properties"]
             for name in EXCLUDING & fields.keys():
                 del fields[name]
+            if "max_completion_tokens" in fields:
+                fields.pop("max_tokens", None)
             if "messages" in fields and "prompt" in fields:
                 del fields["messages"]
             fields |= {name: form for name, form in own.items() if name in fields}
@@ -192,6 +196,7 @@ def _narrow(fields: dict[str, Any], model: str) -> None:
     tokens = {"type": "integer", "minimum": 1, "maximum": MODEL_TOKENS}
     deadline = {"type": "number", "minimum": LEAST_DEADLINE_SECONDS, "maximum": 604_800}
     own = {"min_tokens": tokens | {"minimum": 0}, "deadline_seconds": deadline}
+    own["n"] = {"type": "integer", "minimum": 1, "maximum": 2}
     own |= dict.fromkeys(("max_tokens", "max_completion_tokens", "max_output_tokens"), tokens)
     for place in (fields, fields.get("sampling", {}).get("properties", {})):
         place |= {name: schema for name, schema in own.items() if name in place}

@@ -77,9 +77,15 @@ async def test_a_schema_as_deep_as_may_be_is_taken(http: httpx.AsyncClient, choi
     assert answer.status_code == 200, answer.text
 
 
-@pytest.mark.parametrize(
-    "field", [lambda deep: {"tools": [deep]}, lambda deep: {"constraint": {"json_schema": deep}}]
-)
+def _tool(deep: object) -> dict[str, Any]:
+    return {"tools": [deep]}
+
+
+def _constraint(deep: object) -> dict[str, Any]:
+    return {"constraint": {"json_schema": deep}}
+
+
+@pytest.mark.parametrize("field", [_tool, _constraint])
 def test_what_the_contract_takes_its_readers_can_read(field: Callable[[object], dict[str, Any]]) -> None:
     job = Job.model_validate(JOB | field(orjson.loads(nested(MOST_LEVELS - 2))))
     assert decode_job(encode_job(job)) == job

@@ -8,7 +8,6 @@ import pytest
 from tests.services.batch.conftest import Service, chat_line
 from tests.services.batch.test_turn import code_of
 
-from headway.queueing.messages import Job
 from headway.services.batch import flight
 from headway.services.batch.asked import Asked, ask
 from headway.services.batch.line import Line
@@ -43,7 +42,7 @@ async def test_a_failure_of_ours_costs_one_line_and_not_its_batch(
             case "asked":
                 raise KeyError(where)
             case "posted":
-                unfit = Job.model_construct(**dict(asked.jobs[0]) | {"metadata": {"a": object()}})
+                unfit = asked.jobs[0].model_copy(update={"metadata": {"a": object()}})
                 return Asked((unfit,), asked.keys, asked.answer)
             case _:
                 return Asked(asked.jobs, asked.keys, lambda _: {"never": 1 // 0})
