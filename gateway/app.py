@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match
+from starlette.routing import BaseRoute, Match
 
 from headway.gateway.admin import admin_routes
 from headway.gateway.admins import Admins
@@ -164,5 +164,14 @@ def _told(request: Request, error: Exception) -> ApiError:
 
 def _methods_of(request: Request) -> list[str]:
     """What may be done at this path: its methods are routes of their own, and the framework names one's."""
-    routes = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    routes = [
+        route for route in _each(request.app.routes) if route.matches(request.scope)[0] is not Match.NONE
+    ]
     return sorted({method for route in routes for method in getattr(route, "methods", None) or ()})
+
+
+def _each(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
+    """The routes themselves, also those that newer versions of the framework keep in routers of their own."""
+    for route in routes:
+        router = getattr(route, "original_router", None)
+        yield from (route,) if router is None else _each(router.routes)

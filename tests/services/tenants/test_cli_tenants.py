@@ -96,7 +96,7 @@ def test_a_key_is_shown_once_and_kept_as_a_digest(ask: Command) -> None:
     assert len(secret) == 46
     assert "first key" in made.stderr
     second = json.loads(ask("keys", "create", "b", "--json").stdout)
-    assert set(second) == {"id", "tenant", "name", "created_ms", "key"}
+    assert set(second) == {"id", "tenant", "name", "created_ms", "admin", "key"}
     listed = ask("keys", "list")
     assert secret not in listed.stdout
     assert [line.split()[1] for line in listed.stdout.splitlines()] == ["TENANT", "acme", "b"]
