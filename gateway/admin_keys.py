@@ -48,10 +48,13 @@ def admin_key_routes(gateway: Gateway) -> APIRouter:
     @router.delete("/admin/keys/{key_id}")
     async def revoke_key(request: Request, key_id: str) -> Response:
         """Refuse a key from now on; the last one only with ``?open=true``, since that opens the service."""
+        opens = request.query_params.get("open", "false")
+        if opens not in {"true", "false"}:
+            raise invalid_request("'open' is true or false", param="open")
         book = await gateway.queue.tenant_store.book()
         digest = _digest_by_id(book, key_id)
         is_last = len(book.keys) + len(book.broken_keys) == 1
-        if is_last and request.query_params.get("open") != "true":
+        if is_last and opens != "true":
             raise ApiError(
                 409,
                 "this is the last key: without it the service is open to everybody; make another one first, "

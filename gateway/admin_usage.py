@@ -67,7 +67,7 @@ def _days(query: QueryParams, today: date) -> tuple[date, date]:
 
 def _day(query: QueryParams, param: str) -> date | None:
     text = query.get(param)
-    if not text:
+    if text is None:
         return None
     try:
         day = date.fromisoformat(text)

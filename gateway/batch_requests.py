@@ -32,8 +32,8 @@ class BatchRequest(_Shape):
     """A new batch."""
 
     input_file_id: str
-    endpoint: str
-    completion_window: str
+    endpoint: Annotated[str, Field(json_schema_extra={"enum": [*ENDPOINTS]})]
+    completion_window: Annotated[str, Field(json_schema_extra={"pattern": r"^[0-9]{1,3}h$"})]
     metadata: (
         Annotated[
             dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],

@@ -185,7 +185,7 @@ ADMIN_OPERATIONS: Final[dict[str, Operation]] = {
         "createKey", {201: _json("NewKey")}, _BODY, body=KEY_BODY, links=_of("key_id", "revokeKey")
     ),
     "DELETE /admin/keys/{key_id}": Operation(
-        "revokeKey", {200: _json("KeyDeleted")}, (404, 409), query={"open": one_of("true", "false")}
+        "revokeKey", {200: _json("KeyDeleted")}, (400, 404, 409), query={"open": one_of("true", "false")}
     ),
     "GET /admin/usage": Operation("getUsage", {200: _json("DayUsage")}, (400,), query=USAGE_QUERY),
 }

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,16 +55,20 @@ class Service:
         self.url = embedded.url
         self.server = self._start("server", [str(find_server_binary()), str(state.redis / "valkey.conf")])
         stack.callback(embedded.tidy)
-        self.port = free_port()
-        gateway = ["gateway", "--redis-url", self.url, "--port", str(self.port), "--log-level", "warning"]
-        self.gateway = self._headway("gateway", gateway)
         self.workers: list[Process] = []
-        self.wait_for(self.port, "/livez")
+        self.start_gateway()
 
     @property
     def processes(self) -> tuple[Process, ...]:
         """All of them."""
         return (self.gateway, self.server, *self.workers)
+
+    def start_gateway(self) -> None:
+        """Have a gateway from here on that has not served anybody; an earlier one stays."""
+        self.port = free_port()
+        gateway = ["gateway", "--redis-url", self.url, "--port", str(self.port), "--log-level", "warning"]
+        self.gateway = self._headway(f"gateway {self.port}", gateway, "gateway")
+        self.wait_for(self.port, "/livez")
 
     def add_workers(self, count: int, model: str, *, served_name: str, sequences: int) -> None:
         """Start workers and wait until they take jobs."""
@@ -96,8 +100,10 @@ class Service:
 
         wait_until(answers, START_SECONDS, f"nothing answers {path} at port {port}: {self._logs()}")
 
-    def _headway(self, name: str, arguments: Sequence[str]) -> Process:
-        return self._start(name, [sys.executable, "-m", "headway.services.cli", *arguments])
+    def _headway(self, log: str, arguments: Sequence[str], name: str = "") -> Process:
+        return Process(
+            name or log, self._start(log, [sys.executable, "-m", "headway.services.cli", *arguments]).pid
+        )
 
     def _start(self, name: str, command: Sequence[str]) -> Process:
         with (self._folder / f"{name}.log").open("wb") as log:
@@ -110,7 +116,7 @@ class Service:
 
 
 @contextmanager
-def ended(process: subprocess.Popen[Any]) -> Iterator[subprocess.Popen[Any]]:
+def ended(process: subprocess.Popen[Any]) -> Generator[subprocess.Popen[Any]]:
     """The process, gone afterwards."""
     with process:
         try:
