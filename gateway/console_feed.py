@@ -29,8 +29,8 @@ _log = structlog.stdlib.get_logger("headway.gateway")
 STEPS_SECONDS: Final = 0.4
 FIGURES_SECONDS: Final = 1.0
 LOOK_SHARE: Final = 0.25
-"""A look at a large fleet takes its time, most of it the server's: 53 ms of ours for 100 tenants and 322 running
-jobs. So that it stays a small part, the next one waits for three times as long as it took."""
+"""A look at a large fleet takes its time, most of it the server's: 53 ms of ours for 100 tenants and 322
+running jobs. So that it stays a small part, the next one waits for three times as long as it took."""
 WATCH_SECONDS: Final = 5.0
 """For how long one word keeps the workers showing."""
 MOST_CONSOLES: Final = 32
