@@ -138,7 +138,6 @@ TENANT_OPERATIONS: Final[dict[str, Operation]] = {
         {200: _json("FilePage")},
         (400,),
         query=_MOST | {"limit": COUNT | {"minimum": 1, "maximum": 10_000}} | _ORDER | {"purpose": TEXT},
-        links=_of("file_id", *_OF_A_FILE, at="/data/0/id"),
     ),
     "GET /v1/files/{file_id}": Operation("retrieveFile", {200: _json("File")}, (404,)),
     "DELETE /v1/files/{file_id}": Operation("deleteFile", {200: _json("FileDeleted")}, (404,)),
@@ -153,7 +152,6 @@ TENANT_OPERATIONS: Final[dict[str, Operation]] = {
         {200: _json("BatchPage")},
         (400,),
         query=_MOST | {"limit": COUNT | {"minimum": 1, "maximum": 100}},
-        links=_of("batch_id", *_OF_A_BATCH, at="/data/0/id"),
     ),
     "GET /v1/batches/{batch_id}": Operation("retrieveBatch", {200: _json("Batch")}, (404,)),
     "POST /v1/batches/{batch_id}/cancel": Operation("cancelBatch", {200: _json("Batch")}, (404,)),
@@ -163,7 +161,6 @@ ADMIN_OPERATIONS: Final[dict[str, Operation]] = {
     "GET /admin/tenants": Operation(
         "listTenants",
         {200: _json("TenantList")},
-        links=_of("tenant", *_OF_A_TENANT, at="/data/0/tenant"),
     ),
     "POST /admin/tenants": Operation(
         "createTenant",
