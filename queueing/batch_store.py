@@ -6,6 +6,7 @@ of several wins, and each learns whether it was the first). There is nothing to 
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, cast
@@ -21,7 +22,7 @@ from headway.queueing.batch import (
     decode_part,
     encode,
 )
-from headway.queueing.keys import BATCHES, BATCHES_OPEN, FILES_EXPIRING, BatchKeys, FileKeys
+from headway.queueing.keys import BATCHES, BATCHES_OPEN, FILES_EXPIRING, PLACE, BatchKeys, FileKeys
 from headway.queueing.node import Argument, Reply
 from headway.queueing.stored_file import StoredFile, decode_file
 
@@ -60,6 +61,14 @@ class BatchStore:
         """The time by which all records go."""
         seconds, micros = cast("list[bytes]", await self._commands.call("TIME"))
         return int(seconds) * 1000 + int(micros) // 1000
+
+    async def queue_id(self) -> str:
+        """The queue's name, made by whoever asks first; a server that has lost its data gets another."""
+        name = await self._commands.call("GET", PLACE)
+        if name is None:
+            await self._commands.call("SET", PLACE, f"queue-{secrets.token_hex(12)}", "NX")
+            name = await self._commands.call("GET", PLACE)
+        return cast("bytes", name).decode()
 
     # -- files ----------------------------------------------------------------------------------------
 
