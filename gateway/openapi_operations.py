@@ -53,8 +53,8 @@ def _or_events(name: str, data: Schema) -> Content:
     return {JSON: ref(name), SSE: events(data)}
 
 
-def _chunks(name: str) -> Schema:
-    return {"anyOf": [ref(name), ref("Error")]}
+def _or_chunks(name: str, chunk: str) -> Content:
+    return {JSON: ref(name), SSE: events({"anyOf": [ref(chunk), ref("Error")]}, last="[DONE]")}
 
 
 def _of(parameter: str, *operations: str, at: str = "/id") -> dict[str, Mapping[str, str]]:
@@ -70,13 +70,13 @@ _OF_A_TENANT: Final = ("getTenant", "changeTenant", "replaceTenant", "removeTena
 TENANT_OPERATIONS: Final[dict[str, Operation]] = {
     "POST /v1/chat/completions": Operation(
         "createChatCompletion",
-        {200: _or_events("ChatCompletion", _chunks("ChatCompletionChunk"))},
+        {200: _or_chunks("ChatCompletion", "ChatCompletionChunk")},
         _POSTING,
         headers=TERMS | {LAST_EVENT_ID: TEXT},
     ),
     "POST /v1/completions": Operation(
         "createCompletion",
-        {200: _or_events("Completion", _chunks("Completion"))},
+        {200: _or_chunks("Completion", "Completion")},
         _POSTING,
         headers=TERMS | {LAST_EVENT_ID: TEXT},
     ),
@@ -145,7 +145,7 @@ TENANT_OPERATIONS: Final[dict[str, Operation]] = {
         "downloadFile", {200: {"application/octet-stream": {}}}, (404,)
     ),
     "POST /v1/batches": Operation(
-        "createBatch", {200: _json("Batch")}, _BODY, links=_of("batch_id", *_OF_A_BATCH)
+        "createBatch", {200: _json("Batch")}, (*_BODY, 429), links=_of("batch_id", *_OF_A_BATCH)
     ),
     "GET /v1/batches": Operation(
         "listBatches",
