@@ -29,6 +29,8 @@ from headway.queueing.stored_file import StoredFile, decode_file
 Order = Literal["asc", "desc"]
 FILES_KEPT: Final = 10_000
 """Of one tenant: more are refused until some are deleted or expire."""
+BATCHES_KEPT: Final = 10_000
+"""Of one tenant: more are refused until some are forgotten, 30 days after their end."""
 
 
 class Commands(Protocol):
@@ -142,6 +144,10 @@ class BatchStore:
     async def batch_page(self, tenant: str, after: str | None, limit: int) -> Page | None:
         """A tenant's batches, the newest first; None: ``after`` is none of them."""
         return await self._page(BatchKeys.of_tenant(tenant), after, limit, "desc")
+
+    async def count_batches(self, tenant: str) -> int:
+        """How many batches of a tenant are kept."""
+        return cast("int", await self._commands.call("ZCARD", BatchKeys.of_tenant(tenant)))
 
     async def open_batches(self) -> tuple[str, ...]:
         """Batches that somebody must work on, the oldest first."""
