@@ -239,6 +239,36 @@ async def test_a_deleted_input_ends_its_batch_with_the_reason(service: Service) 
     assert (outcome.state, outcome.faults[0].code) == ("failed", "input_file_missing")
 
 
+async def test_an_input_that_is_deleted_in_the_middle_leaves_no_job_running(
+    service: Service, rig: Rig
+) -> None:
+    """They would run on for nobody: without its lines nobody takes their answers."""
+    batch_id = await service.post(*(chat_line(f"{n}", "hold") for n in range(20)))
+    others = await service.queue.submit(Job(model="tiny", prompt="hold", tenant="acme"), key="another")
+    is_posted = False
+    turn = asyncio.create_task(service.turn(batch_id, stops=lambda: is_posted))
+    await until(lambda: len(rig.worker.seen) >= 8)
+    is_posted = True
+    assert not await turn
+    file = await service.queue.batch_store.file((await service.batch(batch_id)).asked.input_file_id)
+    assert file is not None
+    service.storage.remove(file.path)
+    await service.queue.batch_store.remove_file(file)
+    assert await service.turn(batch_id)
+    outcome = (await service.batch(batch_id)).outcome
+    assert outcome is not None
+    assert (outcome.state, outcome.faults[0].code) == ("failed", "input_file_missing")
+
+    async def left() -> set[str]:
+        queue = service.queue
+        jobs = (*await queue.waiting_jobs("tiny", limit=99), *await queue.running_jobs("tiny", 99))
+        return {job.job_id for job in jobs}
+
+    async with asyncio.timeout(10):
+        while await left() - {others.job_id}:
+            await asyncio.sleep(0.02)
+
+
 async def test_nothing_is_left_of_the_work_after_the_end(service: Service) -> None:
     batch_id = await service.post(*(chat_line(f"{n}") for n in range(10)))
     await service.turn(batch_id)
