@@ -13,9 +13,12 @@ from tests.gateway.conftest import Rig, until
 from tests.services.batch.conftest import Service, chat_line, jsonl
 
 from headway.queueing.batch_store import BatchStore
+from headway.queueing.events import EndReason
 from headway.queueing.messages import Job
 from headway.queueing.protocol import Queue
 from headway.queueing.settling import settle
+from headway.services.batch.flight import Flight
+from headway.services.batch.line import Line
 from headway.services.batch.turn import take_turn
 
 
@@ -140,6 +143,38 @@ async def test_a_cancelled_batch_keeps_what_is_done_and_reports_it_as_done(
     assert not output.keys() & errors.keys()
     assert {code_of(line) for line in errors.values()} == {"batch_cancelled"}
     assert (batch.tally.completed, batch.tally.failed) == (len(output), len(errors))
+    await until(lambda: len(rig.worker.ended) == len(rig.worker.seen))
+
+
+async def test_the_early_end_has_no_more_lines_at_hand_than_the_work_before_it(
+    service: Service, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And finds what another process has posted before it was killed, of any open part."""
+    service.settings = replace(service.settings, open_parts=8)
+    lines = [chat_line(f"{n}", "hold" if n % 5 else "quick") for n in range(50)]
+    batch_id = await service.post(*lines)
+    turn = asyncio.create_task(service.turn(batch_id))
+    await until(lambda: len(rig.worker.seen) - len(rig.worker.ended) >= 8)
+    turn.cancel()
+    with suppress(asyncio.CancelledError):
+        await turn
+    await service.queue.batch_store._commands.call("DEL", f"turn:{{batch}}:run:{batch_id}")
+    await service.queue.batch_store.cancel_batch(batch_id)
+    most, add = 0, Flight.add
+
+    async def counted(self: Flight, part: int, line: Line) -> None:
+        nonlocal most
+        await add(self, part, line)
+        most = max(most, self.size)
+
+    monkeypatch.setattr(Flight, "add", counted)
+    quick = len([reason for reason in rig.worker.ended.values() if reason is EndReason.STOP])
+    assert await service.turn(batch_id)
+    assert 0 < most <= service.settings.most_in_flight
+    output, errors = await service.results(batch_id)
+    assert output.keys() | errors.keys() == {line["custom_id"] for line in lines}
+    assert not output.keys() & errors.keys()
+    assert len(output) == quick > 0
     await until(lambda: len(rig.worker.ended) == len(rig.worker.seen))
 
 
