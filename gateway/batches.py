@@ -21,7 +21,8 @@ from headway.gateway.json_response import json_response
 from headway.gateway.listing import limit_of, list_object, unknown_cursor
 from headway.gateway.schema import json_body_of
 from headway.gateway.tenancy import tenant_of
-from headway.queueing.batch import MAX_INPUT_BYTES, Batch, NewBatch
+from headway.queueing.batch import MAX_INPUT_BYTES, MAX_LINES, Batch, NewBatch
+from headway.queueing.batch_store import BATCHES_KEPT
 
 _log = structlog.stdlib.get_logger("headway.gateway")
 
@@ -68,8 +69,17 @@ def batch_routes(gateway: Gateway) -> APIRouter:
 
 
 async def accept(gateway: Gateway, asked: BatchRequest, tenant: str) -> Batch:
-    """A new batch of a tenant's file; raises ApiError 400."""
+    """A new batch of a tenant's file; raises ApiError 400, 429."""
     store = gateway.queue.batch_store
+    if await store.count_batches(tenant) >= BATCHES_KEPT:
+        raise ApiError(
+            429,
+            f"as many batches are kept as may ({BATCHES_KEPT}): put more lines into each, up to {MAX_LINES}; "
+            "one that has ended is forgotten 30 days later",
+            code="too_many_batches",
+            kind="requests",
+            headers=NO_RETRY,
+        )
     file = await store.file(asked.input_file_id)
     if file is None or file.tenant != tenant:
         raise invalid_request(

@@ -53,8 +53,8 @@ def _or_events(name: str, data: Schema) -> Content:
     return {JSON: ref(name), SSE: events(data)}
 
 
-def _chunks(name: str) -> Schema:
-    return {"anyOf": [ref(name), ref("Error")]}
+def _or_chunks(name: str, chunk: str) -> Content:
+    return {JSON: ref(name), SSE: events({"anyOf": [ref(chunk), ref("Error")]}, last="[DONE]")}
 
 
 def _of(parameter: str, *operations: str, at: str = "/id") -> dict[str, Mapping[str, str]]:
@@ -70,13 +70,13 @@ _OF_A_TENANT: Final = ("getTenant", "changeTenant", "replaceTenant", "removeTena
 TENANT_OPERATIONS: Final[dict[str, Operation]] = {
     "POST /v1/chat/completions": Operation(
         "createChatCompletion",
-        {200: _or_events("ChatCompletion", _chunks("ChatCompletionChunk"))},
+        {200: _or_chunks("ChatCompletion", "ChatCompletionChunk")},
         _POSTING,
         headers=TERMS | {LAST_EVENT_ID: TEXT},
     ),
     "POST /v1/completions": Operation(
         "createCompletion",
-        {200: _or_events("Completion", _chunks("Completion"))},
+        {200: _or_chunks("Completion", "Completion")},
         _POSTING,
         headers=TERMS | {LAST_EVENT_ID: TEXT},
     ),
@@ -138,7 +138,6 @@ TENANT_OPERATIONS: Final[dict[str, Operation]] = {
         {200: _json("FilePage")},
         (400,),
         query=_MOST | {"limit": COUNT | {"minimum": 1, "maximum": 10_000}} | _ORDER | {"purpose": TEXT},
-        links=_of("file_id", *_OF_A_FILE, at="/data/0/id"),
     ),
     "GET /v1/files/{file_id}": Operation("retrieveFile", {200: _json("File")}, (404,)),
     "DELETE /v1/files/{file_id}": Operation("deleteFile", {200: _json("FileDeleted")}, (404,)),
@@ -146,14 +145,13 @@ TENANT_OPERATIONS: Final[dict[str, Operation]] = {
         "downloadFile", {200: {"application/octet-stream": {}}}, (404,)
     ),
     "POST /v1/batches": Operation(
-        "createBatch", {200: _json("Batch")}, _BODY, links=_of("batch_id", *_OF_A_BATCH)
+        "createBatch", {200: _json("Batch")}, (*_BODY, 429), links=_of("batch_id", *_OF_A_BATCH)
     ),
     "GET /v1/batches": Operation(
         "listBatches",
         {200: _json("BatchPage")},
         (400,),
         query=_MOST | {"limit": COUNT | {"minimum": 1, "maximum": 100}},
-        links=_of("batch_id", *_OF_A_BATCH, at="/data/0/id"),
     ),
     "GET /v1/batches/{batch_id}": Operation("retrieveBatch", {200: _json("Batch")}, (404,)),
     "POST /v1/batches/{batch_id}/cancel": Operation("cancelBatch", {200: _json("Batch")}, (404,)),
@@ -163,7 +161,6 @@ ADMIN_OPERATIONS: Final[dict[str, Operation]] = {
     "GET /admin/tenants": Operation(
         "listTenants",
         {200: _json("TenantList")},
-        links=_of("tenant", *_OF_A_TENANT, at="/data/0/tenant"),
     ),
     "POST /admin/tenants": Operation(
         "createTenant",

@@ -66,7 +66,8 @@ def page(of: Schema) -> Schema:
     return listed(of, {"first_id": nullable(TEXT), "last_id": nullable(TEXT), "has_more": FLAG})
 
 
-def events(data: Schema, *, names: tuple[str, ...] = ()) -> Schema:
-    """One server-sent event; its ``data`` is JSON of this schema. ``names``: what ``event`` may say."""
+def events(data: Schema, *, last: str | None = None) -> Schema:
+    """One server-sent event, whose ``data`` is JSON of this schema; ``last``: or this text, at the end."""
     content = TEXT | {"contentMediaType": "application/json", "contentSchema": data}
-    return obj({"data": content}, {"id": TEXT, "event": one_of(*names) if names else TEXT})
+    either = content if last is None else {"anyOf": [const(last), content]}
+    return obj({"data": either}, {"id": TEXT, "event": TEXT})

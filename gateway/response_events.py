@@ -79,8 +79,8 @@ class ResponseEvents:
             made += self._wanted([(number, *self._delta(event))])
         return made
 
-    def end(self, event: EndEvent, result: JobResult) -> list[ResponseEvent]:
-        """What the job's end brings."""
+    def end(self, event: EndEvent, result: JobResult, ended_unix: int) -> list[ResponseEvent]:
+        """What the job's end brings; ``ended_unix``: when that was, as its record says."""
         form, first = self._form, BEFORE_TOKENS + event.cursor.tokens
         choice = result.choices[0] if result.choices else None
         has_message = bool(choice and choice.text) or event.reason in _LAST
@@ -102,7 +102,7 @@ class ResponseEvents:
                 (first + 4, "response.output_item.done", item),
             ]
         last = _LAST.get(event.reason, "response.failed")
-        made.append((first + AT_END, last, {"response": form.ended(result)}))
+        made.append((first + AT_END, last, {"response": form.ended(result, ended_unix)}))
         return (self._open() if has_message else []) + self._wanted(made)
 
     def _open(self) -> list[ResponseEvent]:

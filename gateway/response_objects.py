@@ -52,7 +52,7 @@ class ResponseForm:
             return self.begun(_RUNNING.get(status.state, "in_progress"))
         return self.ended(result, status.finished_ms // 1000)
 
-    def ended(self, result: JobResult, completed_unix: int | None = None) -> dict[str, object]:
+    def ended(self, result: JobResult, completed_unix: int) -> dict[str, object]:
         """The response after its end."""
         status = _STATUS[result.reason]
         made = self._object(status)

@@ -68,7 +68,9 @@ class ResponseFrames:
         if self._meter is not None and not self._has_begun and (error := from_end(event, self._form.job_id)):
             raise error  # nothing was sent: it becomes the status
         result = await result_of(self._gateway, self._form.job_id)
-        return self._opening() + [made.frame() for made in self._events.end(event, result)]
+        status = await self._gateway.queue.status(self._form.job_id)
+        made = self._events.end(event, result, status.finished_ms // 1000)
+        return self._opening() + [each.frame() for each in made]
 
 
 class ResponseStream(Response):

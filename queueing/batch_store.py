@@ -6,6 +6,7 @@ of several wins, and each learns whether it was the first). There is nothing to 
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, cast
@@ -21,13 +22,15 @@ from headway.queueing.batch import (
     decode_part,
     encode,
 )
-from headway.queueing.keys import BATCHES, BATCHES_OPEN, FILES_EXPIRING, BatchKeys, FileKeys
+from headway.queueing.keys import BATCHES, BATCHES_OPEN, FILES_EXPIRING, PLACE, BatchKeys, FileKeys
 from headway.queueing.node import Argument, Reply
 from headway.queueing.stored_file import StoredFile, decode_file
 
 Order = Literal["asc", "desc"]
 FILES_KEPT: Final = 10_000
 """Of one tenant: more are refused until some are deleted or expire."""
+BATCHES_KEPT: Final = 10_000
+"""Of one tenant: more are refused until some are forgotten, 30 days after their end."""
 
 
 class Commands(Protocol):
@@ -60,6 +63,14 @@ class BatchStore:
         """The time by which all records go."""
         seconds, micros = cast("list[bytes]", await self._commands.call("TIME"))
         return int(seconds) * 1000 + int(micros) // 1000
+
+    async def queue_id(self) -> str:
+        """The queue's name, made by whoever asks first; a server that has lost its data gets another."""
+        name = await self._commands.call("GET", PLACE)
+        if name is None:
+            await self._commands.call("SET", PLACE, f"queue-{secrets.token_hex(12)}", "NX")
+            name = await self._commands.call("GET", PLACE)
+        return cast("bytes", name).decode()
 
     # -- files ----------------------------------------------------------------------------------------
 
@@ -133,6 +144,10 @@ class BatchStore:
     async def batch_page(self, tenant: str, after: str | None, limit: int) -> Page | None:
         """A tenant's batches, the newest first; None: ``after`` is none of them."""
         return await self._page(BatchKeys.of_tenant(tenant), after, limit, "desc")
+
+    async def count_batches(self, tenant: str) -> int:
+        """How many batches of a tenant are kept."""
+        return cast("int", await self._commands.call("ZCARD", BatchKeys.of_tenant(tenant)))
 
     async def open_batches(self) -> tuple[str, ...]:
         """Batches that somebody must work on, the oldest first."""

@@ -72,6 +72,7 @@ open:{batch}                zset       batch that is to be worked on -> created 
 turn:{batch}:<what>         string     who does something now, so that others do not         under a minute
 hooks:{batch}:<tenant>      hash       webhook -> URL, secret, events                        until removed
 due:{batch}                 zset       webhook message that is to be sent -> when (ms)       3 days at most
+place:{batch}               string     the name of this queue in the place of its files      for good
 message:{batch}:<id>        string     such a message: where to, what, how often tried       3 days at most
 =========================== ========== ===================================================== ================
 
@@ -234,6 +235,7 @@ FILES_EXPIRING: Final = f"expiring:{BATCH}"
 BATCHES: Final = f"batches:{BATCH}"
 BATCHES_OPEN: Final = f"open:{BATCH}"
 MESSAGES_DUE: Final = f"due:{BATCH}"
+PLACE: Final = f"place:{BATCH}"
 
 
 class FileKeys:

@@ -30,6 +30,7 @@ from headway.queueing.messages import Constraint
 from headway.queueing.protocol import Queue
 from headway.queueing.tenant_book import digest_of
 from headway.queueing.tenant_file import TenantFile
+from headway.services.batch.place import enter
 from headway.services.batch.settings import default_files
 from headway.services.batch.storage import GatewayBlobs, Storage
 from headway.services.connection import checked_queue, close_queue
@@ -109,7 +110,7 @@ async def _serve(settings: GatewaySettings, listener: socket.socket) -> None:
             wall_clock=time.time,
             constraint_refusal=_constraint_refusal,
             traces=None if tracing is None else _http_traces(tracing),
-            blobs=_blobs(settings.files),
+            blobs=await _blobs(settings.files, queue),
         )
         gateway: Gateway = app.state.gateway
         await gateway.callers.announce()
@@ -164,15 +165,18 @@ def _app_settings(limits: GatewayLimits) -> AppSettings:
     )
 
 
-def _blobs(files: str | None) -> GatewayBlobs | None:
+async def _blobs(files: str | None, queue: Queue) -> GatewayBlobs | None:
     """Where files lie; raises ServiceError for a place that was named and cannot be used.
+
+    The queue's name is there before its first file: no other queue takes that for a killed process's.
 
     A gateway that was told of none, in a container that may write nowhere, serves without files.
     """
     storage = Storage(files or default_files())
     try:
-        storage.check()
-    except StartError as error:
+        await asyncio.to_thread(storage.check)
+        await enter(queue.batch_store, storage)
+    except (StartError, OSError) as error:
         if files is not None:
             raise
         _log.warning("no files and no batches", reason=str(error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -12,11 +13,13 @@ import structlog
 from headway.queueing.batch_store import BatchStore
 from headway.queueing.protocol import Queue
 from headway.services.batch.open_part import work_folder
+from headway.services.batch.place import FOLDER, enter
 from headway.services.batch.storage import Storage
 
 _log = structlog.stdlib.get_logger("headway.batch")
 
 AT_ONCE: Final = 500
+MOST_NAMED: Final = 5
 ORPHAN_SECONDS: Final = 86_400.0
 """A file that nobody knows of may still be under way for this long."""
 _OUR_FILE: Final = re.compile(r"file-[A-Za-z0-9]+(\.[0-9a-f]+)?")
@@ -35,9 +38,26 @@ async def sweep(queue: Queue, storage: Storage, keep_seconds: float) -> None:
         expired += len(files)
     now_ms = await store.now_ms()
     forgotten = await _forget(store, storage, now_ms - int(keep_seconds * 1000))
-    orphans = await _remove_orphans(store, storage, now_ms / 1000 - ORPHAN_SECONDS)
+    orphans = 0
+    if others := await enter(store, storage):
+        _log.warning(
+            "files that no record points to are kept: another queue's name is here",
+            **_advice(storage, others),
+        )
+    else:
+        orphans = await _remove_orphans(store, storage, now_ms / 1000 - ORPHAN_SECONDS)
     if expired or forgotten or orphans:
         _log.info("tidied up", expired_files=expired, forgotten_batches=forgotten, orphans=orphans)
+
+
+def _advice(storage: Storage, others: Sequence[str]) -> dict[str, object]:
+    """What an operator needs to know of a place that other queues use, or used."""
+    return {
+        "files": storage.url,
+        "other_queues": list(others[:MOST_NAMED]),
+        "hint": "give each queue a place of its own (--files / HEADWAY_FILES); where the other queue is gone "
+        f"for good and its files may go, remove its name from {FOLDER}/ there",
+    }
 
 
 async def _forget(store: BatchStore, storage: Storage, before_ms: int) -> int:

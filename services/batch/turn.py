@@ -20,6 +20,7 @@ from headway.queueing.batch import Batch, Checked, EndState, NewBatch
 from headway.queueing.errors import QueueUnavailableError
 from headway.services.batch.checking import InputCheck
 from headway.services.batch.ending import Ending
+from headway.services.batch.orphaned_jobs import cancel_jobs
 from headway.services.batch.pace import Pace
 from headway.services.batch.storage import OpenFile
 from headway.services.batch.work import Surroundings, Work
@@ -107,14 +108,24 @@ class _Turn:
         """Work on the lines; how the batch is to end, or None when this turn is over before that."""
         opened = await self._input(batch.asked)
         if opened is None:
-            return "failed"
+            return await self._fail(batch.asked)
         with closing(opened):
             work = Work(self._around, batch.asked, checked, opened)
             await work.begin()
             try:
                 return await self._until_done(work)
+            except OSError:
+                if await self._store.file(batch.asked.input_file_id) is not None:
+                    raise  # it is there: read on later
+                return await self._fail(batch.asked)
             finally:
                 work.close()
+
+    async def _fail(self, asked: NewBatch) -> EndState:
+        """The input is gone: nobody waits for what is still in the queue."""
+        count = await cancel_jobs(self._around.queue, asked, "input_file_missing: the batch ended")
+        _log.info("batch's input is gone", batch=asked.batch_id, cancelled_jobs=count)
+        return "failed"
 
     async def _until_done(self, work: Work) -> EndState | None:
         pace = Pace(self._settings.shortest_look_seconds, self._settings.longest_look_seconds)

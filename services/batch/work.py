@@ -106,28 +106,29 @@ class Work:
         while self._flight.has_room and not self._flight.rests:
             if not await self._add_next(self._around.settings.open_parts):
                 break
-        done = await self._flight.collect()
-        for number, line in done:
-            self._open[number].take(line)
-        for part in [part for part in self._open.values() if part.is_done]:
-            await self._commit(part)
-        return len(done)
+        return await self._collect()
 
     async def end(self, state: EndState) -> None:
         """Bring every line to its end: what is done counts, what is not has an error that says so.
 
-        Only the first parts that are not committed can have jobs in the queue: parts are begun in order, and
-        never more than ``open_parts`` of them before one is committed.
+        No more lines are at hand at a time than while the batch runs. Only the first parts that are not
+        committed can have jobs in the queue: parts are begun in order, and never more than ``open_parts`` of
+        them before one is committed.
         """
         code = "batch_cancelled" if state == "cancelled" else "batch_expired"
         _log.info("batch ends early", batch=self._asked.batch_id, state=state)
         self._flight.end_code = code
         await self._flight.prepare()
-        while await self._add_next(self._around.settings.open_parts):
-            pass
         until = self._around.clock() + self._around.settings.cancel_seconds
-        await self._flight.end(code, lambda: self._around.clock() < until)
-        await self._gather()
+        most = self._around.settings.open_parts
+        begun = max(0, most - len(self._open))
+        self._todo, never_begun = deque(islice(self._todo, begun)), deque(islice(self._todo, begun, None))
+        while not self.is_done:
+            while self._flight.has_room and await self._add_next(most):
+                pass
+            await self._flight.end(code, lambda: self._around.clock() < until)
+            await self._collect()
+        self._todo = never_begun
         while self._todo:
             number = self._todo.popleft()
             part = self._open[number] = OpenPart(self._asked.batch_id, number, self._lines(number))
@@ -155,11 +156,14 @@ class Work:
                 await self._flight.add(part.number, line)
                 return True
 
-    async def _gather(self) -> None:
-        for number, line in await self._flight.collect():
+    async def _collect(self) -> int:
+        """Take what is done, and commit what is whole; how many lines were done."""
+        done = await self._flight.collect()
+        for number, line in done:
             self._open[number].take(line)
-        for part in list(self._open.values()):
+        for part in [part for part in self._open.values() if part.is_done]:
             await self._commit(part)
+        return len(done)
 
     async def _commit(self, part: OpenPart) -> None:
         is_ours = await part.commit(self._around.storage, self._store)

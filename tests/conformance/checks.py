@@ -52,8 +52,8 @@ def _validator(case: AnyCase) -> Draft202012Validator:
         document: dict[str, Any] = case.operation.schema.raw_schema
         method, _, path = label.partition(" ")
         answer = document["paths"][path][method.lower()]["responses"]["200"]
-        event = answer["content"]["text/event-stream"]["schema"]
-        schema = event["properties"]["data"]["contentSchema"]
+        content = answer["content"]["text/event-stream"]["schema"]["properties"]["data"]
+        schema = content.get("anyOf", [content])[-1]["contentSchema"]
         _validators[label] = Draft202012Validator(schema | {"components": document["components"]})
     return _validators[label]
 

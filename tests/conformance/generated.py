@@ -14,9 +14,7 @@ from typing import Any, Final
 import httpx
 
 MODEL_TOKENS: Final = 8
-"""Longest generated answer."""
-LEAST_DEADLINE_SECONDS: Final = 60
-"""A generated deadline of a microsecond is a 504, and rightly so."""
+"""Longest answer, by a limit of the tenant."""
 
 EXCLUDING: Final = frozenset(
     {
@@ -42,6 +40,11 @@ enabled = false
 [[operations]]
 include-path = "/readyz"
 checks.not_a_server_error.expected-statuses = ["2xx", "4xx", "503"]
+
+# A tenant without limits of its own is one as well: it has everyone's.
+[[operations]]
+include-path = "/admin/tenants/{{tenant}}"
+checks.use_after_free.enabled = false
 """
 
 
@@ -122,23 +125,18 @@ def run_round(target: Target, asked: Round, folder: Path) -> Outcome:
 def narrowed(target: Target) -> dict[str, Any]:
     """The service's document, narrowed to what leads somewhere, and its answers closed.
 
-    The model is one that is served, answers are short, deadlines are not over before they begin, a key is
-    asked for since one exists; and an answer with a member that the document does not name is a finding.
+    The model is one that is served, nothing has a deadline (one of a microsecond is a 504, and rightly so), a
+    key is asked for; and an answer with a member that the document does not name is a finding.
     """
     document: dict[str, Any] = httpx.get(f"{target.url}/openapi.json", timeout=10).raise_for_status().json()
     for operation in _operations(document):
         if {} in operation["security"]:
             operation["security"].remove({})
-        for parameter in operation["parameters"]:
-            if parameter["name"] == "X-Deadline":
-                parameter["schema"] = {
-                    "type": "integer",
-                    "minimum": LEAST_DEADLINE_SECONDS,
-                    "maximum": 604_800,
-                }
+        operation["parameters"] = [each for each in operation["parameters"] if each["name"] != "X-Deadline"]
         for content in operation.get("requestBody", {}).get("content", {}).values():
             if "model" in content["schema"].get("properties", {}):
-                _narrow(content["schema"]["properties"], target.model)
+                content["schema"]["properties"]["model"] = {"enum": [target.model]}
+                content["schema"]["properties"].pop("deadline_seconds", None)
     _close(document["components"]["schemas"])
     return document
 
@@ -187,17 +185,6 @@ def _operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for path, ways in document["paths"].items():
         if not path.startswith("/admin"):
             yield from ways.values()
-
-
-def _narrow(fields: dict[str, Any], model: str) -> None:
-    fields["model"] = {"enum": [model]}
-    tokens = {"type": "integer", "minimum": 1, "maximum": MODEL_TOKENS}
-    deadline = {"type": "number", "minimum": LEAST_DEADLINE_SECONDS, "maximum": 604_800}
-    own = {"min_tokens": tokens | {"minimum": 0}, "deadline_seconds": deadline}
-    own["n"] = {"type": "integer", "minimum": 1, "maximum": 2}
-    own |= dict.fromkeys(("max_tokens", "max_completion_tokens", "max_output_tokens"), tokens)
-    for place in (fields, fields.get("sampling", {}).get("properties", {})):
-        place |= {name: schema for name, schema in own.items() if name in place}
 
 
 def _close(node: Any) -> None:

@@ -44,7 +44,7 @@ def text_of(chunks: list[ChatCompletionChunk], index: int = 0) -> str:
 
 
 def only_call(message: ChatCompletionMessage) -> ChatCompletionMessageFunctionToolCall:
-    (call,) = message.tool_calls or [None]
+    (call,) = message.tool_calls or []
     assert isinstance(call, ChatCompletionMessageFunctionToolCall)
     return call
 
@@ -131,8 +131,7 @@ def test_the_streaming_helper_puts_calls_together(client: OpenAI) -> None:
         whole = stream.get_final_completion()
     assert "tool_calls.function.arguments.delta" in events
     assert "tool_calls.function.arguments.done" in events
-    (call,) = whole.choices[0].message.tool_calls or [None]
-    assert call is not None
+    (call,) = whole.choices[0].message.tool_calls or []
     assert call.function.parsed_arguments == {"city": "Rome"}
     assert whole.choices[0].finish_reason == "tool_calls"
 

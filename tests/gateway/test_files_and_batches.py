@@ -224,6 +224,26 @@ async def test_a_file_of_another_purpose_is_no_input(http: httpx.AsyncClient) ->
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input_file_id")
 
 
+async def test_a_tenant_has_a_bounded_number_of_batches_and_is_told_what_to_do(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, rig: Rig
+) -> None:
+    monkeypatch.setattr("headway.gateway.batches.BATCHES_KEPT", 2)
+    file_id = await upload(http)
+    made = [(await create(http, file_id)).json()["id"] for _ in range(2)]
+    refused = await create(http, file_id)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"], error["type"]) == (429, "too_many_batches", "requests")
+    assert "put more lines into each, up to 50000" in error["message"]
+    assert refused.headers["x-should-retry"] == "false"
+    assert len(await rig.queue.batch_store.open_batches()) == 2
+    other = {"X-Tenant": "other"}
+    assert (await create(http, await upload(http, other), other)).status_code == 200
+    batch = await rig.queue.batch_store.batch(made[0])
+    assert batch is not None
+    await rig.queue.batch_store.forget_batch(batch.asked)
+    assert (await create(http, file_id)).status_code == 200
+
+
 @pytest.mark.parametrize("query", ["limit=0", "limit=x", "limit=999999", "after=nothing", "order=up"])
 async def test_bad_questions_to_a_list_are_refused(http: httpx.AsyncClient, query: str) -> None:
     assert (await http.get(f"/v1/files?{query}")).status_code == 400

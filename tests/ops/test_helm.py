@@ -83,6 +83,18 @@ def test_what_the_chart_renders_is_what_kubernetes_takes(values: Manifest, versi
             kubernetes_validate.validate(one, version, strict=True)
 
 
+def test_gateways_serve_no_files_from_a_disk_of_their_own() -> None:
+    """The image names a folder; each pod would have another, and no batch service would find its files."""
+    gateway = of_kind(render(TRIAL), "Deployment")["demo-headway-gateway"]
+    assert environment(gateway)["HEADWAY_FILES"] == ""
+    assert container(gateway)["securityContext"]["readOnlyRootFilesystem"]
+    place = {"name": "HEADWAY_FILES", "value": "s3://bucket/files"}
+    gateway = of_kind(render(TRIAL | {"gateway": {"extraEnv": [place]}}), "Deployment")[
+        "demo-headway-gateway"
+    ]
+    assert [each for each in container(gateway)["env"] if each["name"] == "HEADWAY_FILES"] == [place]
+
+
 def test_helm_lint_has_nothing_to_say_against_it() -> None:
     if find_spec("helm_python") is None:
         missing("helm-python-sdk")

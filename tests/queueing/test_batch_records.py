@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,12 @@ def new_batch(number: int = 1, tenant: str = "acme") -> NewBatch:
 
 def a_file(number: int = 1, expires_ms: int = FAR_MS) -> StoredFile:
     return StoredFile(f"file-{number:08}", "acme", "a", "batch", 3, 1000 + number, expires_ms, "files/x")
+
+
+async def test_a_queue_has_one_name_for_good(store: BatchStore, queue: Queue) -> None:
+    names = set(await asyncio.gather(*(store.queue_id() for _ in range(8))))
+    assert names == {await queue.batch_store.queue_id()}
+    assert await MemoryQueue().batch_store.queue_id() not in names
 
 
 async def test_a_batch_goes_through_its_states_and_back_to_none(store: BatchStore) -> None:

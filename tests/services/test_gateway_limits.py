@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+import redis
 
+from headway.services.batch.place import FOLDER
 from headway.services.errors import StartError
 from headway.services.gateway_limits import GatewayLimits, check_origin, read_admin_key
 
@@ -77,6 +79,20 @@ def test_an_operators_bounds_hold_and_its_key_is_in_no_log(tmp_path: Path, start
     assert '"admin": "operator"' in told or '"admin":"operator"' in told
     assert KEY not in told
     assert made.json()["key"] not in told
+
+
+def test_a_gateway_names_its_queue_where_files_lie_before_it_serves(
+    tmp_path: Path, start_redis: StartRedis
+) -> None:
+    """So that no other queue's batch service takes what is uploaded for what a killed process left."""
+    server = start_redis("redis7")
+    with (
+        gateway(tmp_path, server.url, "--files", str(tmp_path / "files")),
+        redis.Redis.from_url(server.url) as raw,
+    ):
+        (name,) = (tmp_path / "files" / FOLDER).iterdir()
+        assert name.name.encode() == raw.get("place:{batch}")
+        assert raw.ttl("place:{batch}") == -1, "for good"
 
 
 def test_a_gateway_with_a_key_that_anybody_may_guess_does_not_start(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import orjson
 import pytest
+from structlog.testing import capture_logs
 from tests.gateway.conftest import Rig, over
 from tests.gateway.scripted_worker import MODEL, Script, card
 from tests.services.batch.conftest import SMALL, Service, chat_line
@@ -19,6 +20,7 @@ from tests.services.batch.conftest import SMALL, Service, chat_line
 from headway.queueing.memory_queue import MemoryQueue
 from headway.queueing.messages import Job
 from headway.queueing.stored_file import StoredFile
+from headway.services.batch.place import FOLDER, enter
 from headway.services.batch.retention import ORPHAN_SECONDS, sweep
 from headway.services.batch.storage import GatewayBlobs, Storage
 from headway.services.batch.usage_books import write_usage
@@ -43,6 +45,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]
     made.remove_all("files")
     made.remove_all("work")
     made.remove_all("usage")
+    made.remove_all(FOLDER)
 
 
 async def test_a_batch_is_worked_through_on_any_kind_of_storage(rig: Rig, storage: Storage) -> None:
@@ -127,6 +130,46 @@ async def test_what_killed_processes_left_goes_after_a_day_and_never_what_is_kno
     await sweep(queue, storage, 3600.0)
     assert {name for name, _ in storage.names("files")} == {known, young, "notes.txt"}
     assert {name for name, _ in storage.names("work")} == {waiting}
+
+
+@pytest.mark.parametrize("is_restored_empty", [False, True])
+async def test_nothing_unknown_goes_where_two_queues_have_left_their_names(
+    tmp_path: Path, is_restored_empty: bool
+) -> None:
+    """Two deployments with one folder, or a server that has lost its data."""
+    storage = Storage(str(tmp_path))
+    queue, other = MemoryQueue(), MemoryQueue()
+    await Service(queue, storage).post(chat_line("a"))
+    await sweep(queue, storage, 3600.0)
+    if not is_restored_empty:  # the gateway of the other deployment, at its start
+        assert len(await enter(other.batch_store, storage)) == 1
+    storage.write(f"work/batch_{'c' * 24}/0", [b"x"])
+    named: list[str] = []
+    paths = [f"files/{storage.names('files')[0][0]}", f"work/batch_{'c' * 24}"]
+    long_ago = time.time() - ORPHAN_SECONDS - 60
+    for path in paths:
+        os.utime(tmp_path / path, (long_ago, long_ago))
+    for each in (other,) if is_restored_empty else (queue, other):
+        with capture_logs() as logs:
+            await sweep(each, storage, 3600.0)
+        assert all((tmp_path / path).exists() for path in paths)
+        (warning,) = (line for line in logs if line["log_level"] == "warning")
+        named = warning["other_queues"]
+        assert "a place of its own (--files" in warning["hint"]
+        assert f"remove its name from {FOLDER}/" in warning["hint"]
+    assert named == [await queue.batch_store.queue_id()]
+    storage.remove(f"{FOLDER}/{named[0]}")  # as the hint says
+    await sweep(other, storage, 3600.0)
+    assert not any((tmp_path / path).exists() for path in paths)
+
+
+async def test_a_queues_name_is_written_once_in_any_kind_of_place(storage: Storage) -> None:
+    queue = MemoryQueue()
+    assert await enter(queue.batch_store, storage) == ()
+    written = storage.names(FOLDER)
+    assert [name for name, _ in written] == [await queue.batch_store.queue_id()]
+    assert await enter(queue.batch_store, storage) == ()
+    assert storage.names(FOLDER) == written
 
 
 async def test_what_others_keep_in_the_place_is_left_alone(tmp_path: Path) -> None:

@@ -13,9 +13,12 @@ from tests.gateway.conftest import Rig, until
 from tests.services.batch.conftest import Service, chat_line, jsonl
 
 from headway.queueing.batch_store import BatchStore
+from headway.queueing.events import EndReason
 from headway.queueing.messages import Job
 from headway.queueing.protocol import Queue
 from headway.queueing.settling import settle
+from headway.services.batch.flight import Flight
+from headway.services.batch.line import Line
 from headway.services.batch.turn import take_turn
 
 
@@ -143,6 +146,38 @@ async def test_a_cancelled_batch_keeps_what_is_done_and_reports_it_as_done(
     await until(lambda: len(rig.worker.ended) == len(rig.worker.seen))
 
 
+async def test_the_early_end_has_no_more_lines_at_hand_than_the_work_before_it(
+    service: Service, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And finds what another process has posted before it was killed, of any open part."""
+    service.settings = replace(service.settings, open_parts=8)
+    lines = [chat_line(f"{n}", "hold" if n % 5 else "quick") for n in range(50)]
+    batch_id = await service.post(*lines)
+    turn = asyncio.create_task(service.turn(batch_id))
+    await until(lambda: len(rig.worker.seen) - len(rig.worker.ended) >= 8)
+    turn.cancel()
+    with suppress(asyncio.CancelledError):
+        await turn
+    await service.queue.batch_store._commands.call("DEL", f"turn:{{batch}}:run:{batch_id}")
+    await service.queue.batch_store.cancel_batch(batch_id)
+    most, add = 0, Flight.add
+
+    async def counted(self: Flight, part: int, line: Line) -> None:
+        nonlocal most
+        await add(self, part, line)
+        most = max(most, self.size)
+
+    monkeypatch.setattr(Flight, "add", counted)
+    quick = len([reason for reason in rig.worker.ended.values() if reason is EndReason.STOP])
+    assert await service.turn(batch_id)
+    assert 0 < most <= service.settings.most_in_flight
+    output, errors = await service.results(batch_id)
+    assert output.keys() | errors.keys() == {line["custom_id"] for line in lines}
+    assert not output.keys() & errors.keys()
+    assert len(output) == quick > 0
+    await until(lambda: len(rig.worker.ended) == len(rig.worker.seen))
+
+
 async def test_an_expired_batch_keeps_what_is_done(service: Service, rig: Rig) -> None:
     """Field case 38: warmbly#333, an expired batch had a usable output file that nobody was told of."""
     lines = [chat_line(f"quick-{n}") for n in range(4)] + [chat_line(f"later-{n}", "hold") for n in range(30)]
@@ -237,6 +272,36 @@ async def test_a_deleted_input_ends_its_batch_with_the_reason(service: Service) 
     outcome = (await service.batch(batch_id)).outcome
     assert outcome is not None
     assert (outcome.state, outcome.faults[0].code) == ("failed", "input_file_missing")
+
+
+async def test_an_input_that_is_deleted_in_the_middle_leaves_no_job_running(
+    service: Service, rig: Rig
+) -> None:
+    """They would run on for nobody: without its lines nobody takes their answers."""
+    batch_id = await service.post(*(chat_line(f"{n}", "hold") for n in range(20)))
+    others = await service.queue.submit(Job(model="tiny", prompt="hold", tenant="acme"), key="another")
+    is_posted = False
+    turn = asyncio.create_task(service.turn(batch_id, stops=lambda: is_posted))
+    await until(lambda: len(rig.worker.seen) >= 8)
+    is_posted = True
+    assert not await turn
+    file = await service.queue.batch_store.file((await service.batch(batch_id)).asked.input_file_id)
+    assert file is not None
+    service.storage.remove(file.path)
+    await service.queue.batch_store.remove_file(file)
+    assert await service.turn(batch_id)
+    outcome = (await service.batch(batch_id)).outcome
+    assert outcome is not None
+    assert (outcome.state, outcome.faults[0].code) == ("failed", "input_file_missing")
+
+    async def left() -> set[str]:
+        queue = service.queue
+        jobs = (*await queue.waiting_jobs("tiny", limit=99), *await queue.running_jobs("tiny", 99))
+        return {job.job_id for job in jobs}
+
+    async with asyncio.timeout(10):
+        while await left() - {others.job_id}:
+            await asyncio.sleep(0.02)
 
 
 async def test_nothing_is_left_of_the_work_after_the_end(service: Service) -> None:
