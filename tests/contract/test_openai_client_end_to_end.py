@@ -150,7 +150,8 @@ def test_an_unknown_model_is_not_found(client: OpenAI) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "param"), [({"temperature": 9}, "temperature"), ({"n": 0}, "n"), ({"tools": [{}]}, "tools")]
+    ("fields", "param"),
+    [({"temperature": 9}, "temperature"), ({"n": 0}, "n"), ({"tools": [{}]}, "tools[0].type")],
 )
 def test_a_bad_parameter_is_named(client: OpenAI, fields: dict[str, Any], param: str) -> None:
     with pytest.raises(openai.BadRequestError) as error:
