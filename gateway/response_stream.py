@@ -116,7 +116,7 @@ async def open_response_stream(
 
     Raises ApiError 400 for a number that no event of an ended response has, 404 when the events are gone.
     """
-    after = _number_of(headers, query)
+    after = last_read(headers, query)
     if status.state is not JobState.FINISHED:
         return ResponseStream(gateway, form, after, cursor_after(after))
     last = last_number(status.committed_tokens)
@@ -147,7 +147,7 @@ async def _check_kept(gateway: Gateway, job_id: str, cursor: Cursor) -> None:
         ) from None
 
 
-def _number_of(headers: Headers, query: QueryParams) -> int | None:
+def last_read(headers: Headers, query: QueryParams) -> int | None:
     """The last event that the reader has: ``Last-Event-ID``, else ``starting_after``; raises ApiError 400."""
     for param, text in (
         ("Last-Event-ID", headers.get("last-event-id")),

@@ -22,7 +22,7 @@ from headway.gateway.response_input import items_of
 from headway.gateway.response_jobs import STORE, input_of, response_job
 from headway.gateway.response_objects import ResponseForm, form_of
 from headway.gateway.response_requests import ResponseRequest, parse_response_request
-from headway.gateway.response_stream import follow, open_response_stream
+from headway.gateway.response_stream import follow, last_read, open_response_stream
 from headway.gateway.schema import json_body_of
 from headway.queueing.errors import InvalidJobError, UnknownJobError
 from headway.queueing.events import JobStatus
@@ -51,7 +51,8 @@ def response_routes(gateway: Gateway) -> APIRouter:
     async def retrieve(request: Request, response_id: str) -> Response:
         """The response as it is now, or with ``?stream=true`` its events after ``starting_after``."""
         status, form = await _found(gateway, request, response_id)
-        if request.query_params.get("stream") == "true":
+        last_read(request.headers, request.query_params)  # one that is none is told, stream or not
+        if _streams(request):
             return await open_response_stream(gateway, form, status, request.headers, request.query_params)
         return json_response(form.now(status, await gateway.queue.result(form.job_id)))
 
@@ -129,6 +130,14 @@ async def _wait_for_end(gateway: Gateway, job_id: str) -> None:
                     await following.next_batch(gateway.settings.read_wait_seconds)
     finally:
         await following.close()
+
+
+def _streams(request: Request) -> bool:
+    """Whether events are asked for; raises ApiError 400."""
+    asked = request.query_params.get("stream", "false")
+    if asked not in {"true", "false"}:
+        raise invalid_request("'stream' is true or false", param="stream")
+    return asked == "true"
 
 
 def _page(form: ResponseForm, request: Request) -> dict[str, object]:
