@@ -18,6 +18,7 @@ GIVEN_UP: Final = ("error", "too_many_attempts")
 FOR_GOOD: Final = frozenset(
     {
         *("lane", "weights", "wake", "dlq", "recent", "settle", "models", "tenants", "keys", "config"),
+        "place",  # which queue this is
         # Their members have lifetimes, looked at by whoever adds the next one.
         *("rates", "workers", "seen", "tenant"),
     }
