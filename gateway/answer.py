@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers
@@ -10,19 +9,18 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from headway.gateway.chunk_positions import ChunkPosition, position_of, resumed_position
-from headway.gateway.errors import ApiError, from_end, internal_error
+from headway.gateway.errors import ApiError, from_end
 from headway.gateway.event_stream import EventStreamWriter, serve
-from headway.gateway.follow import Follower, Following
+from headway.gateway.follow import Following, follow, result_of
 from headway.gateway.gateway import Gateway
 from headway.gateway.job_run import JobRun
 from headway.gateway.json_response import json_response
 from headway.gateway.metrics import JobMeter
 from headway.gateway.openai_answers import ChunkStream, whole_answer
 from headway.gateway.openai_styles import Envelope, Style
-from headway.gateway.quota_headers import quota_headers
 from headway.gateway.request_record import record_of
 from headway.gateway.sse import DONE, frame
-from headway.queueing.events import START, EndEvent, JobResult, StreamEvent
+from headway.queueing.events import EndEvent, JobResult, StreamEvent
 from headway.queueing.messages import Job
 
 
@@ -65,7 +63,7 @@ class Answer(Response):
                 self._gateway, work, writer, receive, abandon=run.abandon, job_ids=lambda: run.job_ids
             )
         except ApiError as error:
-            error.headers = _job_headers(run) | error.headers  # what was generated is kept under that id
+            error.headers = run.headers | error.headers  # what was generated is kept under that id
             raise
         finally:
             record.note(jobs=run.job_ids, error=writer.failure.code if writer.failure else None)
@@ -82,58 +80,28 @@ class Answer(Response):
 
     async def _stream(self, run: JobRun, writer: EventStreamWriter, after: ChunkPosition | None) -> None:
         await run.submit()
-        following = self._follow(run)
+        following = follow(self._gateway, *run.job_ids)
         chunks = ChunkStream(self._style, self._envelope, self._answer_id(run), self._includes_usage)
         with self._gateway.metrics.open_streams.track_inprogress():
             try:
-                await writer.pump(AnswerFrames(run, following, chunks, after), lambda: _job_headers(run))
+                await writer.pump(AnswerFrames(run, following, chunks, after), lambda: run.headers)
             finally:
                 await following.close()
 
     async def _whole(self, run: JobRun, scope: Scope, receive: Receive, send: Send) -> None:
         results = await self._results(run)
         answer = whole_answer(self._style, self._envelope, self._answer_id(run), results)
-        await json_response(answer, headers=_job_headers(run))(scope, receive, send)
+        await json_response(answer, headers=run.headers)(scope, receive, send)
 
     async def _results(self, run: JobRun) -> list[JobResult]:
         """Post the jobs and wait for the end of all; raises ApiError for one that ended badly."""
         await run.submit()
-        following = self._follow(run)
+        following = follow(self._gateway, *run.job_ids)
         try:
-            await self._wait_for_ends(run, following)
+            await run.wait_for_ends(following)
         finally:
             await following.close()
-        return [await self._result(job_id) for job_id in run.job_ids]
-
-    async def _wait_for_ends(self, run: JobRun, following: Following) -> None:
-        settings = self._gateway.settings
-        while not following.has_ended:
-            for number, event in await following.next_batch(settings.read_wait_seconds):
-                run.meters[number].saw(event)
-                if isinstance(event, EndEvent) and (error := from_end(event, run.job_ids[number])):
-                    raise error
-            if not following.has_ended:
-                await asyncio.sleep(settings.answer_pause_seconds)
-
-    async def _result(self, job_id: str) -> JobResult:
-        result = await self._gateway.queue.result(job_id)
-        if result is None:
-            raise internal_error()
-        return result
-
-    def _follow(self, run: JobRun) -> Following:
-        settings = self._gateway.settings
-        followers = [
-            Follower(
-                self._gateway.queue,
-                job_id,
-                START,
-                outage_seconds=settings.outage_seconds,
-                clock=self._gateway.clock,
-            )
-            for job_id in run.job_ids
-        ]
-        return Following(followers, read_wait_seconds=settings.read_wait_seconds)
+        return [await result_of(self._gateway, job_id) for job_id in run.job_ids]
 
     def _answer_id(self, run: JobRun) -> str:
         return self._style.id_prefix + run.job_ids[0].rpartition(":")[2]
@@ -200,8 +168,3 @@ class AnswerFrames:
             raise error
         self._failure = error
         return b"".join(frames)
-
-
-def _job_headers(run: JobRun) -> dict[str, str]:
-    named = {"x-headway-job-id": ", ".join(run.job_ids)} if run.job_ids else {}
-    return named | quota_headers(run.standing)

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from headway.gateway.console_feed import ConsoleFeed
 from headway.gateway.console_guard import ConsoleGuard
 from headway.gateway.errors import invalid_request
-from headway.gateway.event_stream import EventStreamWriter, serve
+from headway.gateway.event_stream import EventStreamWriter, leave_running, serve
 from headway.gateway.gateway import Gateway
 from headway.gateway.job_objects import status_object
 from headway.gateway.json_response import json_response
@@ -86,7 +86,9 @@ class LiveStream(Response):
         with self._feed.watching() as watcher:
             try:
                 work = writer.pump(watcher, dict[str, str])
-                await serve(self._gateway, work, writer, receive, abandon=_leave, job_ids=tuple[str, ...])
+                await serve(
+                    self._gateway, work, writer, receive, abandon=leave_running, job_ids=tuple[str, ...]
+                )
             finally:
                 record_of(scope).note(error=writer.failure.code if writer.failure else None)
 
@@ -95,10 +97,6 @@ def _number_of_jobs(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text[:9]) <= MOST_JOBS:
         raise invalid_request(f"limit is a number of jobs from 1 to {MOST_JOBS}", param="limit")
     return int(text)
-
-
-async def _leave(reason: str) -> None:
-    del reason
 
 
 def _row(job: JobStatus) -> dict[str, object]:

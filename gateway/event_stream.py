@@ -119,6 +119,11 @@ async def serve(
         await writer.fail(_told(error))
 
 
+async def leave_running(reason: str) -> None:
+    """What abandons the jobs of a reader that only looks on: nothing."""
+    del reason
+
+
 def _told(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error

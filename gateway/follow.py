@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from headway.gateway.errors import stream_damaged
+from headway.gateway.errors import internal_error, stream_damaged
+from headway.gateway.gateway import Gateway
 from headway.queueing.errors import QueueUnavailableError
-from headway.queueing.events import Cursor, EndEvent, JobState, StreamEvent
+from headway.queueing.events import START, Cursor, EndEvent, JobResult, JobState, StreamEvent
 from headway.queueing.protocol import Queue
 
 _GRACE_SECONDS: Final = 3.0
@@ -112,3 +113,21 @@ class Following:
             task.cancel()
         await asyncio.gather(*self._reads, return_exceptions=True)
         self._reads.clear()
+
+
+def follow(gateway: Gateway, *job_ids: str, after: Cursor = START) -> Following:
+    """The events of jobs, of each from a position on, with the gateway's patience; the caller closes it."""
+    settings = gateway.settings
+    followers = [
+        Follower(gateway.queue, job_id, after, outage_seconds=settings.outage_seconds, clock=gateway.clock)
+        for job_id in job_ids
+    ]
+    return Following(followers, read_wait_seconds=settings.read_wait_seconds)
+
+
+async def result_of(gateway: Gateway, job_id: str) -> JobResult:
+    """The answer of a job that has ended; raises ApiError 500 when there is none."""
+    result = await gateway.queue.result(job_id)
+    if result is None:
+        raise internal_error()
+    return result

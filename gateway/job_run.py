@@ -7,10 +7,13 @@ from collections.abc import Sequence
 
 import structlog
 
+from headway.gateway.errors import from_end
+from headway.gateway.follow import Following
 from headway.gateway.gateway import Gateway
 from headway.gateway.metrics import JobMeter
+from headway.gateway.quota_headers import quota_headers
 from headway.queueing.errors import QueueUnavailableError
-from headway.queueing.events import EndReason
+from headway.queueing.events import EndEvent, EndReason
 from headway.queueing.messages import Job
 from headway.queueing.protocol import Cancelled
 from headway.queueing.quota_values import QuotaStanding
@@ -49,6 +52,23 @@ class JobRun:
         """
         self._submission = self._gateway.errands.start(self._submit_all())
         await asyncio.shield(self._submission)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of an answer to the request: the jobs posted so far, and how the tenant's rates stand."""
+        named = {"x-headway-job-id": ", ".join(self._job_ids)} if self._job_ids else {}
+        return named | quota_headers(self.standing)
+
+    async def wait_for_ends(self, following: Following) -> None:
+        """See all events of the jobs; raises ApiError for one that ended badly."""
+        settings = self._gateway.settings
+        while not following.has_ended:
+            for number, event in await following.next_batch(settings.read_wait_seconds):
+                self.meters[number].saw(event)
+                if isinstance(event, EndEvent) and (error := from_end(event, self._job_ids[number])):
+                    raise error
+            if not following.has_ended:
+                await asyncio.sleep(settings.answer_pause_seconds)
 
     async def abandon(self, reason: str) -> None:
         """Cancel what was posted; returns once it is done or ``cancel_seconds`` have passed."""

@@ -7,8 +7,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from headway.gateway.errors import invalid_request
-from headway.gateway.event_stream import EventStreamWriter, serve
-from headway.gateway.follow import Follower, Following
+from headway.gateway.event_stream import EventStreamWriter, leave_running, serve
+from headway.gateway.follow import Following, follow
 from headway.gateway.gateway import Gateway
 from headway.gateway.job_objects import event_name, event_object
 from headway.gateway.request_record import record_of
@@ -55,22 +55,14 @@ class JobStream(Response):
                 self._stream(writer),
                 writer,
                 receive,
-                abandon=_leave_running,
+                abandon=leave_running,
                 job_ids=lambda: (self._job_id,),
             )
         finally:
             record_of(scope).note(jobs=(self._job_id,), error=writer.failure.code if writer.failure else None)
 
     async def _stream(self, writer: EventStreamWriter) -> None:
-        settings = self._gateway.settings
-        follower = Follower(
-            self._gateway.queue,
-            self._job_id,
-            self._after,
-            outage_seconds=settings.outage_seconds,
-            clock=self._gateway.clock,
-        )
-        following = Following([follower], read_wait_seconds=settings.read_wait_seconds)
+        following = follow(self._gateway, self._job_id, after=self._after)
         with self._gateway.metrics.open_streams.track_inprogress():
             try:
                 await writer.pump(JobFrames(following), lambda: {"x-headway-job-id": self._job_id})
@@ -94,7 +86,3 @@ class JobFrames:
 
 def _frame(event: StreamEvent) -> bytes:
     return frame(event_object(event), event_id=str(event.cursor), event=event_name(event))
-
-
-async def _leave_running(reason: str) -> None:
-    del reason

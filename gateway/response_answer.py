@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from headway.gateway.errors import ApiError, from_end
+from headway.gateway.errors import ApiError
 from headway.gateway.event_stream import EventStreamWriter, serve
-from headway.gateway.follow import Following
+from headway.gateway.follow import follow, result_of
 from headway.gateway.gateway import Gateway
 from headway.gateway.job_run import JobRun
 from headway.gateway.json_response import json_response
 from headway.gateway.metrics import JobMeter
-from headway.gateway.quota_headers import quota_headers
 from headway.gateway.request_record import record_of
 from headway.gateway.response_jobs import STORE
 from headway.gateway.response_objects import form_of
-from headway.gateway.response_stream import ResponseFrames, follow, result_of
+from headway.gateway.response_stream import ResponseFrames
 from headway.queueing.errors import QueueingError
-from headway.queueing.events import EndEvent
 from headway.queueing.messages import Job
 
 
@@ -52,7 +48,7 @@ class ResponseAnswer(Response):
                 self._gateway, work, writer, receive, abandon=run.abandon, job_ids=lambda: run.job_ids
             )
         except ApiError as error:
-            error.headers = _job_headers(run) | error.headers
+            error.headers = run.headers | error.headers
             raise
         finally:
             record.note(jobs=run.job_ids, error=writer.failure.code if writer.failure else None)
@@ -65,7 +61,7 @@ class ResponseAnswer(Response):
         frames = ResponseFrames(self._gateway, following, form, meter=run.meters[0])
         with self._gateway.metrics.open_streams.track_inprogress():
             try:
-                await writer.pump(frames, lambda: _job_headers(run))
+                await writer.pump(frames, lambda: run.headers)
             finally:
                 await following.close()
         self._forget(job_id)
@@ -75,24 +71,14 @@ class ResponseAnswer(Response):
         (job_id,) = run.job_ids
         following = follow(self._gateway, job_id)
         try:
-            await self._wait_for_end(run, following)
+            await run.wait_for_ends(following)
         finally:
             await following.close()
         result = await result_of(self._gateway, job_id)
         status = await self._gateway.queue.status(job_id)
         made = form_of(status, self._job).now(status, result)
-        await json_response(made, headers=_job_headers(run))(scope, receive, send)
+        await json_response(made, headers=run.headers)(scope, receive, send)
         self._forget(job_id)
-
-    async def _wait_for_end(self, run: JobRun, following: Following) -> None:
-        settings = self._gateway.settings
-        while not following.has_ended:
-            for number, event in await following.next_batch(settings.read_wait_seconds):
-                run.meters[number].saw(event)
-                if isinstance(event, EndEvent) and (error := from_end(event, run.job_ids[number])):
-                    raise error
-            if not following.has_ended:
-                await asyncio.sleep(settings.answer_pause_seconds)
 
     def _forget(self, job_id: str) -> None:
         """Once it is delivered, keep nothing of what was not to be stored.
@@ -107,8 +93,3 @@ class ResponseAnswer(Response):
             await self._gateway.queue.forget(job_id)
         except QueueingError:
             return  # its retention ends it
-
-
-def _job_headers(run: JobRun) -> dict[str, str]:
-    named = {"x-headway-job-id": ", ".join(run.job_ids)} if run.job_ids else {}
-    return named | quota_headers(run.standing)

@@ -8,9 +8,9 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from headway.gateway.errors import ApiError, from_end, internal_error, invalid_request
-from headway.gateway.event_stream import EventStreamWriter, serve
-from headway.gateway.follow import Follower, Following
+from headway.gateway.errors import ApiError, from_end, invalid_request
+from headway.gateway.event_stream import EventStreamWriter, leave_running, serve
+from headway.gateway.follow import Following, follow, result_of
 from headway.gateway.gateway import Gateway
 from headway.gateway.metrics import JobMeter
 from headway.gateway.request_record import record_of
@@ -18,7 +18,7 @@ from headway.gateway.response_events import ResponseEvents, cursor_after, last_n
 from headway.gateway.response_ids import response_id_of
 from headway.gateway.response_objects import ResponseForm
 from headway.queueing.errors import UnknownJobError
-from headway.queueing.events import START, Cursor, EndEvent, JobResult, JobState, JobStatus, StreamEvent
+from headway.queueing.events import START, Cursor, EndEvent, JobState, JobStatus, StreamEvent
 
 _NUMBER_DIGITS: Final = 15
 
@@ -93,14 +93,14 @@ class ResponseStream(Response):
                 self._stream(writer),
                 writer,
                 receive,
-                abandon=_leave_running,
+                abandon=leave_running,
                 job_ids=lambda: (job_id,),
             )
         finally:
             record_of(scope).note(jobs=(job_id,), error=writer.failure.code if writer.failure else None)
 
     async def _stream(self, writer: EventStreamWriter) -> None:
-        following = follow(self._gateway, self._form.job_id, self._cursor)
+        following = follow(self._gateway, self._form.job_id, after=self._cursor)
         frames = ResponseFrames(self._gateway, following, self._form, after=self._after)
         with self._gateway.metrics.open_streams.track_inprogress():
             try:
@@ -162,24 +162,3 @@ def last_read(headers: Headers, query: QueryParams) -> int | None:
                 )
             return int(text)
     return None
-
-
-def follow(gateway: Gateway, job_id: str, cursor: Cursor = START) -> Following:
-    """A job's events from a position on."""
-    settings = gateway.settings
-    follower = Follower(
-        gateway.queue, job_id, cursor, outage_seconds=settings.outage_seconds, clock=gateway.clock
-    )
-    return Following([follower], read_wait_seconds=settings.read_wait_seconds)
-
-
-async def result_of(gateway: Gateway, job_id: str) -> JobResult:
-    """The answer of a job that has ended."""
-    result = await gateway.queue.result(job_id)
-    if result is None:
-        raise internal_error()
-    return result
-
-
-async def _leave_running(reason: str) -> None:
-    del reason

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headway.gateway.errors import invalid_request
+from headway.gateway.follow import follow
 from headway.gateway.gateway import Gateway
 from headway.gateway.intake import check_admission
 from headway.gateway.json_body import read_json_object
@@ -22,7 +23,7 @@ from headway.gateway.response_input import items_of
 from headway.gateway.response_jobs import STORE, input_of, response_job
 from headway.gateway.response_objects import ResponseForm, form_of
 from headway.gateway.response_requests import ResponseRequest, parse_response_request
-from headway.gateway.response_stream import follow, last_read, open_response_stream
+from headway.gateway.response_stream import last_read, open_response_stream
 from headway.gateway.schema import json_body_of
 from headway.queueing.errors import InvalidJobError, UnknownJobError
 from headway.queueing.events import JobStatus
