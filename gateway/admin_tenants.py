@@ -14,7 +14,6 @@ from headway.gateway.gateway import Gateway
 from headway.gateway.json_body import read_json_object
 from headway.gateway.json_response import json_response
 from headway.queueing.errors import InvalidTenantError
-from headway.queueing.quota_values import RateStanding, TenantUsage
 from headway.queueing.tenant_book import TenantBook
 from headway.queueing.tenants import TenantLimits, check_tenant
 
@@ -53,7 +52,7 @@ def admin_tenant_routes(gateway: Gateway) -> APIRouter:
         _check_name(tenant)
         book = await gateway.queue.tenant_store.book()
         usage = await gateway.queue.quota_store.usage(tenant, book.limits_of(tenant))
-        return json_response(_tenant_object(tenant, book) | {"usage": _usage_object(usage)})
+        return json_response(_tenant_object(tenant, book) | {"usage": usage.shown()})
 
     @router.patch("/admin/tenants/{tenant}")
     async def change_tenant(request: Request, tenant: str) -> Response:
@@ -115,19 +114,3 @@ def _tenant_object(tenant: str, book: TenantBook) -> dict[str, Any]:
     if tenant in book.broken_tenants:
         shown["unreadable"] = book.broken_tenants[tenant]
     return shown
-
-
-def _usage_object(usage: TenantUsage) -> dict[str, Any]:
-    return {
-        "in_flight": usage.in_flight,
-        "waiting_jobs": usage.waiting_jobs,
-        "waiting_tokens": usage.waiting_tokens,
-        "held_tokens": usage.held_tokens,
-        "spent_tokens_today": usage.spent_tokens,
-        "requests": _rate(usage.standing.requests),
-        "tokens": _rate(usage.standing.tokens),
-    }
-
-
-def _rate(rate: RateStanding | None) -> dict[str, Any] | None:
-    return None if rate is None else {"remaining": rate.remaining, "reset_seconds": rate.reset_seconds}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from fastapi import APIRouter
 from starlette.datastructures import QueryParams
@@ -78,13 +78,5 @@ def _day(query: QueryParams, param: str) -> date | None:
     return day
 
 
-def _usage_object(row: DayUsage) -> dict[str, object]:
-    return {
-        "day": row.day.isoformat(),
-        "tenant": row.tenant,
-        "model": row.model,
-        "jobs": row.jobs,
-        "prompt_tokens": row.prompt_tokens,
-        "completion_tokens": row.completion_tokens,
-        "total_tokens": row.prompt_tokens + row.completion_tokens,
-    }
+def _usage_object(row: DayUsage) -> dict[str, Any]:
+    return row.shown() | {"total_tokens": row.prompt_tokens + row.completion_tokens}

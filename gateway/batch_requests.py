@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from headway.gateway.errors import ApiError, invalid_request
 from headway.gateway.file_requests import check_keep
+from headway.gateway.request_shape import Shape
 from headway.gateway.validation import refusal
 from headway.queueing.batch import ENDPOINTS
 
@@ -17,18 +18,14 @@ MOST_HOURS: Final = 168
 """A job's deadline may be a week away at most."""
 
 
-class _Shape(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class ExpiresAfter(_Shape):
+class ExpiresAfter(Shape):
     """How long the batch's own files are kept."""
 
     anchor: Literal["created_at"]
     seconds: int
 
 
-class BatchRequest(_Shape):
+class BatchRequest(Shape):
     """A new batch."""
 
     input_file_id: str

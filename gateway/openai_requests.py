@@ -12,13 +12,9 @@ from pydantic import BeforeValidator, ConfigDict, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from headway.gateway.json_values import is_array, is_object
-from headway.gateway.request_shape import Shape
+from headway.gateway.request_shape import Shape, as_list
 from headway.gateway.structured import StructuredRequest
 from headway.gateway.tool_requests import Tool, ToolChoiceField
-
-
-def _as_list(value: object) -> object:
-    return [value] if isinstance(value, str) else value
 
 
 def _as_text(value: object) -> object:
@@ -95,7 +91,7 @@ class GenerationRequest(StructuredRequest):
     temperature: float | None = None
     top_p: float | None = None
     n: int | None = None
-    stop: Annotated[list[str], BeforeValidator(_as_list, json_schema_input_type=Texts)] | None = None
+    stop: Annotated[list[str], BeforeValidator(as_list, json_schema_input_type=Texts)] | None = None
     seed: int | None = None
     max_tokens: int | None = None
     presence_penalty: float | None = None

@@ -22,3 +22,8 @@ def bounded(value: Any) -> Any:
 
 BOUNDED: Final = AfterValidator(bounded)
 """For schemas: with room for what is put around them (a list of calls, an answer or a call)."""
+
+
+def as_list(value: object) -> object:
+    """A single text as a list of it."""
+    return [value] if isinstance(value, str) else value

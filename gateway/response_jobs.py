@@ -20,24 +20,12 @@ from headway.gateway.producer import producer_terms
 from headway.gateway.response_ids import job_id_of
 from headway.gateway.response_input import Turn, turns_of
 from headway.gateway.response_requests import ResponseRequest, TextFormat
+from headway.gateway.sampling_fields import sampling_params
 from headway.gateway.validation import refusal
 from headway.queueing.errors import UnknownJobError
 from headway.queueing.events import JobResult
 from headway.queueing.messages import Constraint, Job, Message, Priority, SamplingParams
 
-_SAMPLED: Final[tuple[str, ...]] = (
-    "temperature",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "seed",
-    "stop",
-    "stop_token_ids",
-    "min_tokens",
-    "ignore_eos",
-)
 _NOTED: Final[tuple[str, ...]] = ("previous_response_id", "user", "safety_identifier", "prompt_cache_key")
 
 STORE: Final = "store"
@@ -103,14 +91,10 @@ def _job(asked: ResponseRequest, headers: Headers, turns: list[Turn], caller: st
         terms["on_disconnect"] = "detach"
     elif "idempotency_key" in terms:
         terms.setdefault("on_disconnect", "detach")
-    try:
-        sampling = SamplingParams.model_validate(_sampling(asked, fields))
-    except ValidationError as error:
-        raise refusal(error, {"max_tokens": "max_output_tokens", "logprobs": "top_logprobs"}) from None
     written: dict[str, Any] = {
         "model": asked.model,
         "messages": turns,
-        "sampling": sampling,
+        "sampling": _sampling(asked),
         "metadata": asked.metadata or {},
         "notes": _notes(asked, fields),
         "constraint": _constraint(asked.text.format if asked.text else None),
@@ -121,15 +105,15 @@ def _job(asked: ResponseRequest, headers: Headers, turns: list[Turn], caller: st
         raise refusal(error, {"messages": "input", "idempotency_key": "Idempotency-Key"}) from None
 
 
-def _sampling(asked: ResponseRequest, fields: dict[str, Any]) -> dict[str, Any]:
-    chosen: dict[str, Any] = {name: fields[name] for name in _SAMPLED if name in fields}
-    if asked.top_k is not None:
-        chosen["top_k"] = 0 if asked.top_k == -1 else asked.top_k  # other servers write "all tokens" as -1
-    if asked.max_output_tokens is not None:
-        chosen["max_tokens"] = asked.max_output_tokens
-    if asked.wants_logprobs:
-        chosen["logprobs"] = asked.top_logprobs or 0
-    return chosen
+def _sampling(asked: ResponseRequest) -> SamplingParams:
+    return sampling_params(
+        asked,
+        {
+            "max_tokens": asked.max_output_tokens,
+            "logprobs": (asked.top_logprobs or 0) if asked.wants_logprobs else None,
+        },
+        {"max_tokens": "max_output_tokens", "logprobs": "top_logprobs"},
+    )
 
 
 def _notes(asked: ResponseRequest, fields: dict[str, Any]) -> dict[str, Any]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainValidator,
     ValidationError,
@@ -18,6 +16,7 @@ from pydantic_core import PydanticCustomError
 from headway.gateway.errors import invalid_request
 from headway.gateway.json_values import is_array, is_object
 from headway.gateway.openai_requests import Objective
+from headway.gateway.request_shape import Shape, as_list
 from headway.gateway.unsupported import NoEffect, without_unsupported
 from headway.gateway.validation import refusal
 
@@ -43,10 +42,6 @@ _INCLUDABLE: Final = frozenset({LOGPROBS, "reasoning.encrypted_content"})
 """The second one asks for reasoning items, of which there are none; agents send it with every request."""
 
 
-class _Shape(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-
 Input = str | list[dict[str, Any]]
 
 
@@ -57,11 +52,7 @@ def _as_input(value: object) -> object:
     raise PydanticCustomError("input_type", "give a text, or a list of items, each an object")
 
 
-def _as_list(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
-class TextFormat(_Shape):
+class TextFormat(Shape):
     """The form of the answer's text."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -72,20 +63,20 @@ class TextFormat(_Shape):
     strict: bool | None = None
 
 
-class TextSettings(_Shape):
+class TextSettings(Shape):
     """``text``."""
 
     format: TextFormat | None = None
     verbosity: Literal["medium"] | None = None
 
 
-class ResponseStreamOptions(_Shape):
+class ResponseStreamOptions(Shape):
     """What else a stream carries."""
 
     include_obfuscation: Literal[False] | None = None
 
 
-class ResponseRequest(_Shape):
+class ResponseRequest(Shape):
     """``POST /v1/responses``."""
 
     model: str
@@ -115,9 +106,7 @@ class ResponseRequest(_Shape):
     safety_identifier: Annotated[str, Field(max_length=512)] | None = None
     prompt_cache_key: Annotated[str, Field(max_length=512)] | None = None
     # What other open-source servers take, and chat here.
-    stop: Annotated[list[str], BeforeValidator(_as_list, json_schema_input_type=str | list[str])] | None = (
-        None
-    )
+    stop: Annotated[list[str], BeforeValidator(as_list, json_schema_input_type=str | list[str])] | None = None
     seed: int | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None

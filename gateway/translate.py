@@ -17,26 +17,11 @@ from headway.gateway.chat_terms import ChatTerms, chat_terms, template_kwargs
 from headway.gateway.errors import ApiError, invalid_request
 from headway.gateway.openai_requests import ChatRequest, CompletionRequest, GenerationRequest, Prompt
 from headway.gateway.producer import producer_terms
+from headway.gateway.sampling_fields import sampling_params
 from headway.gateway.validation import refusal
 from headway.queueing.messages import Job, Priority, SamplingParams
 
 COMPLETION_MAX_TOKENS: Final = 16
-
-_SAME_NAME: Final = (
-    "temperature",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "seed",
-    "stop",
-    "stop_token_ids",
-    "min_tokens",
-    "ignore_eos",
-    "logit_bias",
-    "n",
-)
 
 
 def chat_job(
@@ -114,16 +99,7 @@ def _unsupported(param: str, message: str) -> ApiError:
 def _sampling(
     request: GenerationRequest, *, max_tokens: int | None, logprobs: int | None, renamed: Mapping[str, str]
 ) -> SamplingParams:
-    fields: dict[str, Any] = {name: getattr(request, name) for name in _SAME_NAME}
-    # Other servers write "all tokens" as -1.
-    fields["top_k"] = 0 if request.top_k == -1 else request.top_k
-    fields |= {"max_tokens": max_tokens, "logprobs": logprobs}
-    try:
-        return SamplingParams.model_validate(
-            {name: value for name, value in fields.items() if value is not None}
-        )
-    except ValidationError as error:
-        raise refusal(error, renamed) from None
+    return sampling_params(request, {"max_tokens": max_tokens, "logprobs": logprobs}, renamed)
 
 
 def _prompt(prompt: Prompt) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Final
+from typing import Any, Final
 
 from headway.queueing.tenants import is_tenant
 
@@ -32,6 +32,17 @@ class DayUsage:
     """Of jobs that their worker ended; nobody counted those of others."""
     completion_tokens: int
     """As published, over all choices: also of jobs that were cancelled, late or given up."""
+
+    def shown(self) -> dict[str, Any]:
+        """The row as values of JSON."""
+        return {
+            "day": self.day.isoformat(),
+            "tenant": self.tenant,
+            "model": self.model,
+            "jobs": self.jobs,
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+        }
 
 
 def day_number(day: date) -> int:

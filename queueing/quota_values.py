@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class QuotaLimit(StrEnum):
@@ -31,6 +32,10 @@ class RateStanding:
     remaining: int
     reset_seconds: float
     """Until nothing counts as used any more."""
+
+    def shown(self) -> dict[str, Any]:
+        """What is left, as values of JSON."""
+        return {"remaining": self.remaining, "reset_seconds": self.reset_seconds}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +108,16 @@ class TenantUsage:
     spent_tokens: int
     """Used by jobs that have ended since midnight UTC."""
     standing: QuotaStanding
+
+    def shown(self) -> dict[str, Any]:
+        """The account as values of JSON; null for a rate that has no limit."""
+        requests, tokens = self.standing.requests, self.standing.tokens
+        return {
+            "in_flight": self.in_flight,
+            "waiting_jobs": self.waiting_jobs,
+            "waiting_tokens": self.waiting_tokens,
+            "held_tokens": self.held_tokens,
+            "spent_tokens_today": self.spent_tokens,
+            "requests": None if requests is None else requests.shown(),
+            "tokens": None if tokens is None else tokens.shown(),
+        }

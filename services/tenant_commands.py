@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from headway.queueing.client import Client
 from headway.queueing.errors import InvalidTenantError
-from headway.queueing.quota_values import RateStanding, TenantUsage
 from headway.queueing.tenant_book import KEY_PREFIX, ApiKey, digest_of, id_of, new_key
 from headway.queueing.tenants import TenantLimits, check_tenant, read_limits
 from headway.services.columns import Column, table, terminal_width
@@ -52,7 +51,7 @@ def show_tenant(tenant: str, redis_url: str | None, state_dir: Path) -> dict[str
         book = await client.queue.tenant_store.book()
         limits = book.limits_of(tenant)
         usage = await client.queue.quota_store.usage(tenant, limits)
-        shown = _shown(tenant, limits) | {"has_own_limits": tenant in book.tenants, "usage": _usage(usage)}
+        shown = _shown(tenant, limits) | {"has_own_limits": tenant in book.tenants, "usage": usage.shown()}
         wrong = book.broken_tenants.get(tenant)
         return shown if wrong is None else shown | {"unreadable": wrong}
 
@@ -85,22 +84,6 @@ def remove_tenant(tenant: str, redis_url: str | None, state_dir: Path) -> None:
 
 def _shown(tenant: str, limits: TenantLimits) -> dict[str, Any]:
     return {"tenant": tenant, **limits.shown()}
-
-
-def _usage(usage: TenantUsage) -> dict[str, Any]:
-    return {
-        "in_flight": usage.in_flight,
-        "waiting_jobs": usage.waiting_jobs,
-        "waiting_tokens": usage.waiting_tokens,
-        "held_tokens": usage.held_tokens,
-        "spent_tokens_today": usage.spent_tokens,
-        "requests": _rate(usage.standing.requests),
-        "tokens": _rate(usage.standing.tokens),
-    }
-
-
-def _rate(rate: RateStanding | None) -> dict[str, Any] | None:
-    return None if rate is None else {"remaining": rate.remaining, "reset_seconds": rate.reset_seconds}
 
 
 def as_line(shown: Mapping[str, Any]) -> str:

@@ -35,19 +35,6 @@ async def write_usage(queue: Queue, storage: Storage) -> None:
         rows = [row for model in await queue.models() for row in await queue.usage(model, [day])]
         if not rows:
             continue
-        lines = [
-            orjson.dumps(
-                {
-                    "day": row.day.isoformat(),
-                    "tenant": row.tenant,
-                    "model": row.model,
-                    "jobs": row.jobs,
-                    "prompt_tokens": row.prompt_tokens,
-                    "completion_tokens": row.completion_tokens,
-                }
-            )
-            + b"\n"
-            for row in sorted(rows)
-        ]
+        lines = [orjson.dumps(row.shown()) + b"\n" for row in sorted(rows)]
         await asyncio.to_thread(storage.publish, f"{FOLDER}/{name}", lines)
         _log.info("usage written", day=day.isoformat(), rows=len(rows))
