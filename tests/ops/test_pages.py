@@ -38,6 +38,7 @@ OTHERS: Final = {
         "--namespace",
         "--help",
         "--volumes",
+        "--cache-ram",
     ),
     *(
         "--create-namespace",
