@@ -22,6 +22,7 @@ from headway.queueing.batch import (
     decode_part,
     encode,
 )
+from headway.queueing.batch_turns import BatchTurns
 from headway.queueing.keys import BATCHES, BATCHES_OPEN, FILES_EXPIRING, PLACE, BatchKeys, FileKeys
 from headway.queueing.node import Argument, Reply
 from headway.queueing.stored_file import StoredFile, decode_file
@@ -58,6 +59,7 @@ class BatchStore:
 
     def __init__(self, commands: Commands) -> None:
         self._commands = commands
+        self.turns = BatchTurns(commands)
 
     async def now_ms(self) -> int:
         """The time by which all records go."""
@@ -150,7 +152,7 @@ class BatchStore:
         return cast("int", await self._commands.call("ZCARD", BatchKeys.of_tenant(tenant)))
 
     async def open_batches(self) -> tuple[str, ...]:
-        """Batches that somebody must work on, the oldest first."""
+        """Batches that somebody must work on, those that wait longest first."""
         return tuple(_texts(await self._commands.call("ZRANGE", BATCHES_OPEN, 0, -1)))
 
     async def batches_until(self, created_ms: int, limit: int) -> tuple[str, ...]:

@@ -68,7 +68,9 @@ batch:{batch}:<id>          hash       what is known of a batch, each field writ
 parts:{batch}:<id>          hash       part of a batch -> its counts and result files        until its end
 batches:{batch}:<tenant>    zset       batch -> created (ms)                                 as its batches
 batches:{batch}             zset       every batch -> created (ms)                           as its batches
-open:{batch}                zset       batch that is to be worked on -> created (ms)         until its end
+open:{batch}                zset       batch that is to be worked on -> waits since (ms)     until its end
+served:{batch}              hash       tenant -> when a turn at its batches last began (ms)  as its open ones
+once:{batch}:<tenant>:<key> string     idempotency key -> file or batch, digest of request   24 h
 turn:{batch}:<what>         string     who does something now, so that others do not         under a minute
 hooks:{batch}:<tenant>      hash       webhook -> URL, secret, events                        until removed
 due:{batch}                 zset       webhook message that is to be sent -> when (ms)       3 days at most
@@ -234,8 +236,14 @@ BATCH: Final = "{batch}"
 FILES_EXPIRING: Final = f"expiring:{BATCH}"
 BATCHES: Final = f"batches:{BATCH}"
 BATCHES_OPEN: Final = f"open:{BATCH}"
+TENANTS_SERVED: Final = f"served:{BATCH}"
 MESSAGES_DUE: Final = f"due:{BATCH}"
 PLACE: Final = f"place:{BATCH}"
+
+
+def once_key(tenant: str, key_digest: str) -> str:
+    """String: what a tenant's idempotency key has made."""
+    return f"once:{BATCH}:{tenant}:{key_digest}"
 
 
 class FileKeys:

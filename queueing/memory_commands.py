@@ -90,9 +90,12 @@ class MemoryCommands:
 
     # -- sorted sets ----------------------------------------------------------------------------------
 
-    def _zadd(self, key: str, score: bytes, member: bytes) -> Reply:
+    def _zadd(self, key: str, *arguments: bytes) -> Reply:
+        *options, score, member = arguments
         members: dict[bytes, float] = self._values.setdefault(key, {})
         is_new = member not in members
+        if is_new and b"XX" in options:
+            return 0
         members[member] = float(score)
         return int(is_new)
 
@@ -113,7 +116,10 @@ class MemoryCommands:
     def _zrange(self, key: str, start: bytes, stop: bytes, *turned: bytes) -> Reply:
         order = self._ordered(key)[:: -1 if b"REV" in turned else 1]
         last = int(stop)
-        return list(order[int(start) : None if last == -1 else last + 1])
+        found = order[int(start) : None if last == -1 else last + 1]
+        if b"WITHSCORES" not in turned:
+            return list(found)
+        return [part for each in found for part in (each, str(self._values[key][each]).encode())]
 
     def _zrangebyscore(self, key: str, low: bytes, high: bytes, *limit: bytes) -> Reply:
         members: dict[bytes, float] = self._values.get(key, {})

@@ -6,18 +6,18 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
 
-from headway.queueing.errors import QueueingError, QueueUnavailableError
+from headway.queueing.errors import QueueingError
 from headway.queueing.protocol import Queue
 from headway.services.batch.retention import sweep
 from headway.services.batch.settings import BatchSettings
 from headway.services.batch.storage import Storage
-from headway.services.batch.turn import take_turn
+from headway.services.batch.turn import give_way, take_turn
+from headway.services.batch.turn_line import TurnLine
 from headway.services.batch.usage_books import write_usage
 from headway.services.batch.webhook_delivery import deliver
 from headway.services.batch.webhook_post import WebhookPost
@@ -29,8 +29,10 @@ _log = structlog.stdlib.get_logger("headway.batch")
 T = TypeVar("T")
 
 ASKED_SECONDS = 10.0
-"""A task that was sent and lost with its worker is sent again after this long."""
+"""What was asked for and lost with its worker is asked for again after this long."""
 DUE_AT_ONCE = 100
+TURNS_AT_ONCE = 16
+"""Asked for in one look: more than a few processes have places for."""
 SELDOM_SECONDS = 600.0
 
 
@@ -38,7 +40,8 @@ SELDOM_SECONDS = 600.0
 class Due:
     """What is to be done now."""
 
-    batches: tuple[str, ...]
+    turns: int
+    """At batches that wait for one: whoever has a place free takes the next in line."""
     messages: tuple[str, ...]
 
 
@@ -50,18 +53,28 @@ class Errands:
         self._storage = Storage(settings.files)
         self._post = WebhookPost(allows_private=settings.allows_private_webhooks)
         self._stops = threading.Event()
+        self._places = threading.BoundedSemaphore(settings.concurrency)
+        self._line = TurnLine(time.monotonic)
 
     def stop(self) -> None:
         """Bring running turns to their end soon: others go on where they are."""
         self._stops.set()
 
     def look(self) -> Due:
-        """What nobody does yet, and is to be asked for now. Whoever asks next in a few seconds sees less."""
-        return self._with_queue(_look)
+        """What nobody does yet, and is to be asked for now."""
+        return self._with_queue(self._look)
 
-    def work_on(self, batch_id: str) -> bool:
-        """A turn at a batch; whether it has come to its end."""
-        return self._with_queue(lambda queue: self._turn(queue, batch_id))
+    def take_turn(self) -> str | None:
+        """A turn at the batch that is next in line; its id, or None: none waits, or no place is free here.
+
+        Which one is decided here and not by who asked: by now another tenant's may be next.
+        """
+        if self._stops.is_set() or not self._places.acquire(blocking=False):
+            return None
+        try:
+            return self._with_queue(self._next_turn)
+        finally:
+            self._places.release()
 
     def send(self, message_id: str) -> None:
         """One try to deliver a webhook's message."""
@@ -86,17 +99,26 @@ class Errands:
         if await queue.batch_store.take_turn(what, "", SELDOM_SECONDS):
             await act(queue)
 
-    async def _turn(self, queue: Queue, batch_id: str) -> bool:
+    async def _look(self, queue: Queue) -> Due:
+        store = queue.batch_store
+        waiting = await self._line.look(store)
+        for batch_id in self._line.to_give_way():
+            await store.take_turn(give_way(batch_id), "", ASKED_SECONDS)
+        due = await queue.webhook_store.due(await store.now_ms(), DUE_AT_ONCE)
+        messages = [each for each in due if await store.take_turn(f"asked:{each}", "", ASKED_SECONDS)]
+        return Due(min(waiting, TURNS_AT_ONCE), tuple(messages))
+
+    async def _next_turn(self, queue: Queue) -> str | None:
+        batch_id = await self._line.next(queue.batch_store)
+        if batch_id is None:
+            return None
         around = Surroundings(queue, self._storage, self._settings.step, time.monotonic, self._stops.is_set)
         try:
-            return await take_turn(around, batch_id)
+            await take_turn(around, batch_id)
         except (OSError, QueueingError) as error:
             _log.warning("batch waits", batch=batch_id, error=str(error))
             await asyncio.sleep(1.0)
-            return False
-        finally:
-            with suppress(QueueUnavailableError):  # then it lapses
-                await queue.batch_store.end_turn(f"asked:{batch_id}", "")
+        return batch_id
 
     def _with_queue(self, act: Callable[[Queue], Awaitable[T]]) -> T:
         async def run() -> T:
@@ -107,16 +129,3 @@ class Errands:
                 await close_queue(queue)
 
         return asyncio.run(run())
-
-
-async def _look(queue: Queue) -> Due:
-    store = queue.batch_store
-    batches: list[str] = []
-    for batch_id in await store.open_batches():
-        if await store.has_turn(f"run:{batch_id}"):
-            continue
-        if await store.take_turn(f"asked:{batch_id}", "", ASKED_SECONDS):
-            batches.append(batch_id)
-    due = await queue.webhook_store.due(await store.now_ms(), DUE_AT_ONCE)
-    messages = [each for each in due if await store.take_turn(f"asked:{each}", "", ASKED_SECONDS)]
-    return Due(tuple(batches), tuple(messages))

@@ -28,12 +28,18 @@ from headway.services.batch.work import Surroundings, Work
 _log = structlog.stdlib.get_logger("headway.batch")
 
 
+def give_way(batch_id: str) -> str:
+    """What is held while the turn at this batch is to end, for another tenant's batch."""
+    return f"yield:{batch_id}"
+
+
 async def take_turn(around: Surroundings, batch_id: str) -> bool:
     """Work on a batch if nobody else does; whether it has come to its end. Raises OSError, QueueingError."""
     holder = secrets.token_hex(8)
     what, seconds = f"run:{batch_id}", around.settings.turn_seconds
     if not await around.store.take_turn(what, holder, seconds):
         return False
+    await around.store.end_turn(give_way(batch_id), "")  # it was meant for an earlier turn
     turn = _Turn(around, batch_id)
     keeping = asyncio.create_task(_keep(around, what, holder, seconds, turn))
     try:
@@ -47,13 +53,15 @@ async def take_turn(around: Surroundings, batch_id: str) -> bool:
 
 
 async def _keep(around: Surroundings, what: str, holder: str, seconds: float, turn: _Turn) -> None:
-    """Keep the turn; one that is lost ends, so that two do not do the same work for long."""
+    """Keep the turn; one that is lost ends, so that two do not do the same work for long, and so does one
+    that is to give way."""
     while True:
         await asyncio.sleep(seconds / 4)
         with suppress(QueueUnavailableError):
             if not await around.store.keep_turn(what, holder, seconds):
                 turn.is_lost = True
                 return
+            turn.gives_way = await around.store.has_turn(give_way(turn.batch_id))
 
 
 class _Turn:
@@ -63,30 +71,31 @@ class _Turn:
         self._around = around
         self._store = around.store
         self._settings = around.settings
-        self._batch_id = batch_id
+        self.batch_id = batch_id
         self._until = around.clock() + around.settings.slice_seconds
         self.is_lost = False
+        self.gives_way = False
 
     @property
     def _is_over(self) -> bool:
-        return self.is_lost or self._around.stops() or self._around.clock() > self._until
+        return self.is_lost or self.gives_way or self._around.stops() or self._around.clock() > self._until
 
     async def run(self) -> bool:
         """Whether the batch has ended, and everything that follows its end is done."""
-        batch = await self._store.batch(self._batch_id)
+        batch = await self._store.batch(self.batch_id)
         if batch is None:
-            await self._store.close_batch(self._batch_id)
+            await self._store.close_batch(self.batch_id)
             return True
         ending = Ending(self._around.queue, self._around.storage, self._settings)
         if batch.outcome is None and batch.checked is None:
             await self._check(batch.asked, ending)
-            batch = await self._store.batch(self._batch_id) or batch
+            batch = await self._store.batch(self.batch_id) or batch
         if batch.outcome is None and batch.checked is not None:
             state = await self._work(batch, batch.checked)
             if state is None:
                 return False
             await ending.finish(batch.asked, batch.checked, state)
-        return await ending.close(self._batch_id)
+        return await ending.close(self.batch_id)
 
     async def _check(self, asked: NewBatch, ending: Ending) -> None:
         """The first pass over the input."""

@@ -64,6 +64,7 @@ class Service:
         seconds: float = 3600,
         endpoint: str = ENDPOINT,
         raw: bytes | None = None,
+        tenant: str = "acme",
     ) -> str:
         """A batch of these lines, as the gateway writes it down."""
         store = self.queue.batch_store
@@ -72,11 +73,11 @@ class Service:
         self.storage.write(path, [content])
         now_ms = await store.now_ms()
         file_id = path.removeprefix("files/")
-        file = StoredFile(file_id, "acme", "in.jsonl", "batch", len(content), now_ms, now_ms + 10**9, path)
+        file = StoredFile(file_id, tenant, "in.jsonl", "batch", len(content), now_ms, now_ms + 10**9, path)
         await store.add_file(file)
         batch_id = f"batch_{time.time_ns():024x}"
         await store.add_batch(
-            NewBatch(batch_id, "acme", file_id, endpoint, "24h", now_ms, now_ms + int(seconds * 1000))
+            NewBatch(batch_id, tenant, file_id, endpoint, "24h", now_ms, now_ms + int(seconds * 1000))
         )
         return batch_id
 
