@@ -89,6 +89,12 @@ def unavailable(message: str, *, reason: str, retry_after_seconds: float) -> Api
     return ApiError(503, message, code=reason, headers=headers)
 
 
+def too_many_requests(message: str, *, reason: str, retry_after_seconds: float) -> ApiError:
+    """A 429: too much of one tenant's own at once; when to come back is in ``Retry-After``."""
+    headers = _retry_headers(reason, retry_after_seconds)
+    return ApiError(429, message, code=reason, kind="requests", headers=headers)
+
+
 def _retry_headers(reason: str, retry_after_seconds: float) -> dict[str, str]:
     return {
         "retry-after": str(max(1, math.ceil(retry_after_seconds))),

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from headway.gateway.errors import ApiError
+from headway.gateway.errors import too_many_requests
 
 REASON: Final = "too_many_connections"
 RETRY_AFTER_SECONDS: Final = 1
@@ -26,14 +26,12 @@ class OpenRequests:
     def enter(self, tenant: str) -> Callable[[], None]:
         """Count one more until the callable that is returned is called; raises ApiError 429."""
         if self._limit is not None and self._open[tenant] >= self._limit:
-            raise ApiError(
-                429,
+            raise too_many_requests(
                 f"tenant {tenant} has {self._limit} requests open here, which is the most it may have; wait "
                 "for one to end, or post jobs (POST /v1/jobs) and fetch their answers later; an operator "
                 "raises the limit with `headway gateway --max-connections-per-tenant N`",
-                code=REASON,
-                kind="requests",
-                headers={"retry-after": str(RETRY_AFTER_SECONDS), "x-headway-reason": REASON},
+                reason=REASON,
+                retry_after_seconds=RETRY_AFTER_SECONDS,
             )
         self._open[tenant] += 1
         return lambda: self._leave(tenant)

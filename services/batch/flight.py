@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from headway.gateway.constraint_checks import ConstraintChecks
+from headway.gateway.constraint_checks import BUSY, ConstraintChecks
 from headway.gateway.errors import ApiError, from_queueing
 from headway.gateway.model_directory import ModelDirectory
 from headway.queueing.admission import Admission
@@ -127,7 +127,7 @@ class Flight:
         try:
             await self._forms.check(asked.jobs, asked.constraint_param)
         except ApiError as error:
-            if error.status != 503:  # too many are being checked: then the worker will say it
+            if error.code != BUSY:  # too many are being checked: then the worker will say it
                 raise
 
     async def end(self, code: str, grace: Callable[[], bool]) -> None:
