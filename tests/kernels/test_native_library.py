@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +13,18 @@ from pathlib import Path
 import pytest
 
 from headway.kernels import native_library
-from headway.kernels.native_library import NativeUnavailableError, find_compiler, load_native
+from headway.kernels.native_library import (
+    NativeUnavailableError,
+    find_compiler,
+    install_native,
+    load_native,
+    main,
+)
 
+EXTENSION = re.compile(
+    r"^#define __(AVX2|AVX512\w+|AMX\w+|FMA|F16C|BMI2|LZCNT|MOVBE|VAES|GFNI|SHA)__ 1$", re.MULTILINE
+)
+"""What a compiler may use, as it tells it; older extensions than AVX2 come with these."""
 SEVEN = 'extern "C" int seven() { return 7; }\n'
 
 
@@ -29,6 +42,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "seven.cpp").write_text(SEVEN)
     monkeypatch.setattr(native_library, "SOURCES", folder)
     monkeypatch.setattr(native_library, "FEATURES", ())
+    monkeypatch.setattr(native_library, "FLAGS", ("-shared", "-fPIC"))  # runs on any CPU
     return folder
 
 
@@ -48,13 +62,53 @@ def test_changed_sources_are_another_library(sources: Path, tmp_path: Path) -> N
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
+def test_an_installed_library_is_taken_and_needs_neither_a_compiler_nor_a_cache(
+    sources: Path, tmp_path: Path
+) -> None:
+    installed = tmp_path / "installed"
+    made = install_native(installed)
+    cache = tmp_path / "cache"
+    assert load_native(cache, compilers=(), installed=installed).seven() == 7
+    assert not cache.exists()
+    assert list(installed.iterdir()) == [made]
+
+
+def test_an_installed_library_of_other_sources_is_left_alone(sources: Path, tmp_path: Path) -> None:
+    installed = tmp_path / "installed"
+    install_native(installed)
+    (sources / "seven.cpp").write_text(SEVEN.replace("7;", "8;"))
+    assert load_native(tmp_path / "cache", installed=installed).seven() == 8
+
+
+def test_installing_prints_the_path_or_the_reason(
+    sources: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(tmp_path / "made")]) == 0
+    (made,) = (tmp_path / "made").iterdir()
+    assert capsys.readouterr().out == f"{made}\n"
+    (sources / "seven.cpp").write_text("int broken( { return 0; }\n")
+    assert main([str(tmp_path / "made")]) == 1
+    assert "could not compile" in capsys.readouterr().err
+
+
+def test_the_flags_allow_no_instructions_but_those_that_are_asked_of_the_cpu() -> None:
+    if shutil.which("g++") is None or platform.machine() != "x86_64":
+        pytest.skip("no g++ for x86-64")
+    flags = [flag for flag in native_library.FLAGS if flag.startswith("-m")]
+    command = ["g++", *flags, "-dM", "-E", "-x", "c++", os.devnull]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    allowed = {name.lower().replace("lzcnt", "abm") for name in EXTENSION.findall(text)}
+    assert {"avx512f", "avx512bf16", "fma"} <= allowed
+    assert allowed <= {feature.replace("_", "") for feature in native_library.FEATURES}
+
+
 def test_processes_that_start_together_all_get_the_library_and_leave_one_file(
     sources: Path, tmp_path: Path
 ) -> None:
     program = (
         "import sys; from pathlib import Path\n"
         "from headway.kernels import native_library as n\n"
-        "n.SOURCES, n.FEATURES = Path(sys.argv[1]), ()\n"
+        "n.SOURCES, n.FEATURES, n.FLAGS = Path(sys.argv[1]), (), ('-shared', '-fPIC')\n"
         "print(n.load_native(Path(sys.argv[2])).seven())"
     )
     command = [sys.executable, "-c", program, str(sources), str(tmp_path / "cache")]
