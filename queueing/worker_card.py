@@ -29,5 +29,7 @@ class WorkerCard:
     """How the model writes calls of tools (a ToolFormat); empty: not known, as while it loads."""
     reasoning_format: str = ""
     """How it sets its thoughts apart (a ReasoningFormat); empty: not known."""
+    computation: str = ""
+    """What computes a step, in words; empty: not known, as while it loads."""
     heartbeat_age_seconds: float = field(default=0.0, compare=False)
     """Since its last heartbeat, by the server's clock; ``Queue.workers`` fills it in."""

@@ -8,6 +8,7 @@ from typing import Final
 from headway.queueing.access import possible_roles
 from headway.services.doctor_facts import Facts, Fleet
 from headway.services.doctor_report import Check, Finding, fail, ok, warn
+from headway.services.worker_card import fell_back
 
 HUNG_SECONDS: Final = 60.0
 _LOOPBACK: Final = frozenset(("localhost", "127.0.0.1", "::1"))
@@ -65,6 +66,11 @@ def _workers(fleet: Fleet) -> Finding:
     hung = [card.worker_id for card in fleet.workers if card.step_age_seconds > HUNG_SECONDS]
     if hung:
         return fail("hung: " + ", ".join(hung))
+    slow = [
+        f"{card.worker_id} by {card.computation}" for card in fleet.workers if fell_back(card.computation)
+    ]
+    if slow:
+        return warn("several times slower than they could be: " + "; ".join(slow))
     ready = sum(card.state == "ready" for card in fleet.workers)
     return ok(f"{ready} of {len(fleet.workers)} ready")
 
@@ -110,8 +116,9 @@ FLEET_CHECKS: Final = (
     ),
     Check(
         "workers",
-        "Without one, jobs wait for ever; a hung one holds its jobs until it is ended.",
-        "headway worker --redis-url …; a hung one ends itself after --hung-after-seconds, else kill -9 it.",
+        "Without one, jobs wait for ever; a hung one holds its jobs; one without the native kernels is slow.",
+        "headway worker --redis-url …; a hung one ends itself after --hung-after-seconds, else kill -9 it; "
+        "for a slow one see docs/cpu.md.",
         _of_fleet(_workers),
     ),
     Check(

@@ -34,7 +34,7 @@ from headway.services.placement import stay
 from headway.services.settings import WorkerSettings, mask_password, new_worker_id, served_name, shown
 from headway.services.start_tracing import start_tracing
 from headway.services.stop_signals import StopSignals
-from headway.services.worker_card import worker_card
+from headway.services.worker_card import fell_back, worker_card
 from headway.services.worker_core import Worker
 from headway.services.worker_http import WorkerHttp
 from headway.services.worker_loops import heartbeat_loop
@@ -179,6 +179,8 @@ class _Process:
             reasoning_parser=host.reasoning_format,
             **host.computation,
         )
+        if fell_back(host.kernels):
+            _log.warning("native_kernels_missing", kernels=host.kernels, effect="several times slower")
         try:
             await worker.run(self._signals.first, self._signals.second)
         except Exception:

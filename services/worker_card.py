@@ -12,6 +12,14 @@ from headway.queueing.worker_card import WorkerCard
 from headway.services.settings import WorkerSettings
 
 _NOTHING: Final = EngineLoad(0, 0, 0, 0, 0, 0, 0.0)
+_TORCH: Final = "torch ("
+_CHOSEN: Final = ("torch was asked for", "they are for CPUs")
+"""Reasons for torch that nobody need be told of."""
+
+
+def fell_back(computation: str) -> bool:
+    """Whether torch computes where native kernels should: several times slower, and nobody asked for it."""
+    return computation.startswith(_TORCH) and not any(reason in computation for reason in _CHOSEN)
 
 
 def worker_card(
@@ -23,6 +31,7 @@ def worker_card(
     max_model_len: int = 0,
     tool_format: str = "",
     reasoning_format: str = "",
+    computation: str = "",
     load: EngineLoad = _NOTHING,
     step_age_seconds: float = 0.0,
     tokens_per_second: float = 0.0,
@@ -45,4 +54,5 @@ def worker_card(
         created_unix=created_unix,
         tool_format=tool_format,
         reasoning_format=reasoning_format,
+        computation=computation,
     )

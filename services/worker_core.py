@@ -198,6 +198,7 @@ class Worker:
             max_model_len=self._host.model.max_model_len,
             tool_format=self._host.tool_format,
             reasoning_format=self._host.reasoning_format,
+            computation=self._host.kernels,
             load=self._engine.load,
             step_age_seconds=self._engine.step_age_seconds(),
             tokens_per_second=self._tokens_per_second(),

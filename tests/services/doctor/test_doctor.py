@@ -317,6 +317,20 @@ def test_open_mode_missing_and_hung_workers_lonely_lanes_and_dead_letters_are_fo
     assert finding(seen, "dead-letters") == Finding(Verdict.WARN, "other: 1")
 
 
+def test_a_worker_whose_native_kernels_are_missing_is_told_with_the_reason(start_redis: StartRedis) -> None:
+    server = start_redis()
+    why = "torch (no C++ compiler is installed; install one)"
+
+    async def slow_and_chosen(queue: Queue) -> None:
+        await queue.heartbeat(card("w1", computation=why), ttl_seconds=60)
+        await queue.heartbeat(card("w2", computation="torch (torch was asked for)"), ttl_seconds=60)
+        await queue.heartbeat(card("w3", computation="native (q4)"), ttl_seconds=60)
+
+    on_queue(server.url, slow_and_chosen)
+    told = finding(doctor(server.url), "workers")
+    assert told == Finding(Verdict.WARN, f"several times slower than they could be: w1 by {why}")
+
+
 async def _nothing(queue: Queue) -> None:
     await queue.workers()
 
