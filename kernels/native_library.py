@@ -45,7 +45,7 @@ FLAGS: Final = (
 )
 """One target for every CPU (decision 0035): -march=native was no faster, and would be another library, with
 other bits, on each kind of machine. No contraction: whether a product and a sum become one rounding must not
-depend on the compiler's choice in each copy of a loop, or a row's bits would depend on the size of its batch."""
+depend on the compiler's choice in each copy of a loop, or a row's bits would follow the size of its batch."""
 FEATURES: Final = (
     *("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16"),
     *("avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe"),
