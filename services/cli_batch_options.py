@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,6 +15,16 @@ Files = Annotated[
         metavar="PLACE",
         help="Where files lie: a folder that gateways and batch workers share, or s3://BUCKET/PREFIX.",
         show_default="files in the state dir",
+    ),
+]
+HeartbeatFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--heartbeat-file",
+        envvar="HEADWAY_BATCH_HEARTBEAT_FILE",
+        metavar="FILE",
+        help="Touched every other second while it takes tasks: for a container's health check.",
+        show_default=False,
     ),
 ]
 BrokerUrl = Annotated[

@@ -119,7 +119,7 @@ start_stack() {
     local start=$SECONDS service
     # Grafana is left out: Debian has none.
     within 120 "${compose[@]}" --profile monitoring up --no-build --detach valkey gateway worker batch prometheus
-    for service in valkey gateway worker; do
+    for service in valkey gateway batch worker; do
         await_health "$service" 120
         figure "$service healthy after" "$((SECONDS - start)) s"
     done
@@ -137,7 +137,7 @@ await_health() {
     while [ $SECONDS -lt $limit ]; do
         health=$(docker inspect --format '{{.State.Health.Status}}' "$(container "$1")" 2>/dev/null) || true
         [ "$health" = healthy ] && return
-        [ "$(docker inspect --format '{{.RestartCount}}' "$(container "$1")" 2>/dev/null || echo 0)" -lt 4 ] || break
+        [ "$(restarts "$1" 2>/dev/null || echo 0)" -lt 4 ] || break
         sleep 0.5
     done
     "${compose[@]}" logs --tail=30 "$1" >&2
@@ -146,12 +146,23 @@ await_health() {
 
 container() { docker ps --all --quiet --filter label=com.docker.compose.project=headway-prove \
     --filter "label=com.docker.compose.service=$1" | head -1; }
+restarts() { docker inspect --format '{{.RestartCount}}' "$(container "$1")"; }
 state() { docker inspect --format "{{.State.$2}}" "$(container "$1")"; }
+
+# The process id of a running service. Docker says 0 of one that does not run, and kill takes that for its own group.
+pid_of() {
+    local pid
+    pid=$(state "$1" Pid)
+    [ "$pid" != 0 ] || fail "$1 does not run"
+    echo "$pid"
+}
 
 # What the compose file promises about every container, asked of the running ones.
 check_containers() {
     local service user capabilities
     for service in valkey gateway worker batch prometheus; do
+        [ "$(state "$service" Running)" = true ] && [ "$(restarts "$service")" = 0 ] ||
+            fail "$service does not stay up: $(docker logs --tail 5 "$(container "$service")" 2>&1)"
         user=$(docker exec "$(container $service)" id -u)
         [ "$user" != 0 ] || fail "$service runs as root"
         capabilities=$(docker exec "$(container $service)" grep CapBnd /proc/self/status | cut -f2)
@@ -208,12 +219,12 @@ $(diff "$work/expected.txt" "$work/$1.txt")"
 # SIGKILL from outside, as the kernel does it when memory runs out; `docker kill` would count as a wish to stop.
 check_kill() {
     local pid
-    pid=$(state worker Pid)
+    pid=$(pid_of worker)
     figure "killed" "$(client ask "$url" "$tokens" "$work/killed.txt" --at $((tokens / 4)) --run "kill -9 $pid")"
     expect_same killed
     [ "$(state worker Pid)" != "$pid" ] || fail "the worker was not killed"
     await_health worker 60
-    ok "Docker restarted the worker ($(docker inspect --format '{{.RestartCount}}' "$(container worker)") time)"
+    ok "Docker restarted the worker ($(restarts worker) time)"
     figure "its weights" "$(ready_line weights)"
 }
 
@@ -235,11 +246,12 @@ check_drain() {
 
 # With no worker there, a job waits; the queue server goes and comes; the worker returns; the job is answered.
 check_queue_restart() {
-    local job
+    local job pid
     within 60 "${compose[@]}" stop worker
     job=$(client post "$url" "$tokens")
     sleep 1.5 # everysec: what was accepted over a second ago is on the disk
-    kill -9 "$(state valkey Pid)"
+    pid=$(pid_of valkey)
+    kill -9 "$pid"
     await_health valkey 60
     within 60 "${compose[@]}" start worker
     figure "waited" "$(client follow "$url" "$job" "$work/waited.txt")"
@@ -249,11 +261,11 @@ check_queue_restart() {
 # Every custom_id once, though the service that works through the file is killed when a part of it is done.
 check_batch() {
     local pid
-    pid=$(state batch Pid)
+    pid=$(pid_of batch)
     python3 ops/docker/prove_batch.py "$url" 400 --at 64 --run "kill -9 $pid" >"$work/batch" || fail "the batch did not end well"
     figure "batch" "$(cat "$work/batch")"
     [ "$(state batch Pid)" != "$pid" ] || fail "the batch service was not killed"
-    ok "every custom_id once; Docker restarted the service ($(docker inspect --format '{{.RestartCount}}' "$(container batch)") time)"
+    ok "every custom_id once; Docker restarted the service ($(restarts batch) time)"
 }
 
 check_monitoring() {

@@ -42,7 +42,7 @@ def main() -> int:
     check(ids, fetch(f"{options.url}/v1/files/{batch['output_file_id']}/content").decode())
     seconds = time.monotonic() - began
     print(
-        f"{options.lines} lines of {TOKENS} tokens in {seconds:.1f} s ({options.lines / seconds:.1f} a second);",
+        f"{options.lines} lines of {TOKENS} tokens in {seconds:.1f} s ({options.lines / seconds:.1f}/s);",
         f"disturbed at {seen} lines" if options.run else "undisturbed",
     )
     return 0

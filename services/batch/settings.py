@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from headway.services.settings import DEFAULT_REDIS_URL, LogFormat, default_state_dir
 
@@ -48,6 +49,8 @@ class BatchSettings:
     concurrency: int = 4
     """Batches worked on at a time."""
     allows_private_webhooks: bool = False
+    heartbeat_file: Path | None = None
+    """Touched every other second while the process takes tasks, for whoever watches it; None: no file."""
     log_format: LogFormat = "auto"
     log_level: str = "info"
     step: StepSettings = StepSettings()

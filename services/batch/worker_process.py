@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
 import time
 import warnings
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from celery import signals  # type: ignore[import-untyped]  # it has no types; all of it stays in two files
@@ -62,11 +65,19 @@ def run_batch_worker(settings: BatchSettings) -> int:
     told: Any = signals
     told.worker_ready.connect(ready, weak=False)
     told.worker_shutting_down.connect(stopping, weak=False)
+    if settings.heartbeat_file is not None:
+        told.heartbeat_sent.connect(partial(_touch, settings.heartbeat_file), weak=False)
     worker.start()
     errands.stop()
     clock.stop()
     _log.info("stopped")
     return int(worker.exitcode or 0)
+
+
+def _touch(file: Path, **_: Any) -> None:
+    """Celery's loop came round. It does not while the broker is away: watchers should wait longer."""
+    with contextlib.suppress(OSError):  # a full disk is no reason to stop
+        file.touch()
 
 
 def _quieten(level: str) -> None:

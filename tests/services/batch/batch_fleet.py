@@ -41,7 +41,10 @@ class BatchFleet:
     def start_batch_worker(self) -> subprocess.Popen[bytes]:
         """A batch worker that serves, so that a kill meets it at its work."""
         before = self.log().count('"event":"ready"')
-        process = self.start("batch", "worker", "--files", self.files, "--webhook-allow-private")
+        process = self.start(
+            *("batch", "worker", "--files", self.files, "--webhook-allow-private"),
+            *("--heartbeat-file", str(self.folder / "heartbeat")),
+        )
         deadline = time.monotonic() + 30
         while self.log().count('"event":"ready"') == before:
             assert process.poll() is None, self.log()[-3000:]

@@ -57,6 +57,7 @@ async def test_killed_batch_workers_neither_lose_nor_double_a_line(fleet: BatchF
         assert output.keys() == ids
         assert errors == {}
         assert (await service.batch(batch_id)).tally.completed == LINES
+        assert (fleet.folder / "heartbeat").exists()
         last.terminate()
         assert await asyncio.to_thread(last.wait, 15) == 0, "it stops in order"
     finally:
