@@ -32,8 +32,15 @@ EVERYTHING: Final = {
     },
     "models": [SCALED | {"gpus": 2, "sharedMemory": "1Gi", "modelsClaim": "weights", "drainSeconds": 50}],
 }
-CASES: Final = {"trial": TRIAL, "everything": EVERYTHING, "trial-policies": EVERYTHING | {
-    "redis": {}, "valkey": {"enabled": True, "storageClass": "fast"}}}  # fmt: skip
+BUCKET: Final = {"files": {"url": "s3://bucket/prod", "existingSecret": "s3-keys"}}
+VOLUME: Final = {"files": {"create": True, "size": "5Gi", "storageClass": "shared"}}
+CASES: Final = {
+    "trial": TRIAL,
+    "everything": EVERYTHING | BUCKET,
+    "trial-policies": EVERYTHING
+    | VOLUME
+    | {"redis": {}, "valkey": {"enabled": True, "storageClass": "fast"}},
+}
 
 Manifest = dict[str, Any]
 
@@ -95,6 +102,98 @@ def test_gateways_serve_no_files_from_a_disk_of_their_own() -> None:
     assert [each for each in container(gateway)["env"] if each["name"] == "HEADWAY_FILES"] == [place]
 
 
+@pytest.mark.parametrize(
+    ("files", "place", "claim"),
+    [
+        (BUCKET["files"], "s3://bucket/prod", None),
+        (VOLUME["files"], "/files", "demo-headway-files"),
+        ({"claim": "shared"}, "/files", "shared"),
+    ],
+    ids=["bucket", "claim-of-ours", "claim-of-yours"],
+)
+def test_gateways_and_batch_services_find_each_others_files(
+    files: Manifest, place: str, claim: str | None
+) -> None:
+    manifests = render(TRIAL | {"files": files})
+    deployments = of_kind(manifests, "Deployment")
+    for name in ("demo-headway-gateway", "demo-headway-batch"):
+        assert environment(deployments[name])["HEADWAY_FILES"] == place
+        secrets = [each["secretRef"]["name"] for each in container(deployments[name]).get("envFrom", ())]
+        assert secrets == ([files["existingSecret"]] if "existingSecret" in files else [])
+        volumes = {each["name"]: each for each in deployments[name]["spec"]["template"]["spec"]["volumes"]}
+        mounts = {each["name"]: each["mountPath"] for each in container(deployments[name])["volumeMounts"]}
+        found = volumes["files"]["persistentVolumeClaim"]["claimName"] if "files" in volumes else None
+        assert (found, mounts.get("files")) == (claim, place if claim else None)
+    made = of_kind(manifests, "PersistentVolumeClaim")
+    assert set(made) == ({claim} if files.get("create") else set())
+    for each in made.values():
+        assert each["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep", "results are tenants'"
+        assert each["spec"]["accessModes"] == ["ReadWriteMany"]
+
+
+def test_without_a_place_for_files_there_is_no_batch_service_and_with_two_no_release() -> None:
+    assert "demo-headway-batch" not in of_kind(render(TRIAL), "Deployment")
+    with pytest.raises(Exception, match=r"only one of files\.url, files\.claim"):
+        render(TRIAL | {"files": {"url": "s3://bucket", "claim": "shared"}})
+
+
+def test_a_batch_services_settings_and_probes_are_the_commands() -> None:
+    asked = {
+        "concurrency": 7,
+        "inFlight": 99,
+        "webhooks": {"allowPrivate": True},
+        "extraArgs": ["--log-level", "debug"],
+    }
+    batch = of_kind(render(TRIAL | BUCKET | {"batch": asked}), "Deployment")["demo-headway-batch"]
+    told = environment(batch)
+    assert (told["HEADWAY_BATCH_CONCURRENCY"], told["HEADWAY_BATCH_IN_FLIGHT"]) == ("7", "99")
+    assert told["HEADWAY_WEBHOOK_ALLOW_PRIVATE"] == "true"
+    assert container(batch)["args"] == ["batch", "worker", "--log-level", "debug"]
+    file = told["HEADWAY_BATCH_HEARTBEAT_FILE"]
+    for probe in ("startupProbe", "livenessProbe"):
+        assert file in " ".join(container(batch)[probe]["exec"]["command"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "folder", "volume"),
+    [
+        ({}, "/models/.headway", None),
+        ({"modelsClaim": "weights"}, "/models/.headway", None),
+        ({"modelsClaim": "weights", "modelsReadOnly": True}, "/cache", {"name": "cache", "emptyDir": {}}),
+        (
+            {"cacheClaim": "packed"},
+            "/cache",
+            {"name": "cache", "persistentVolumeClaim": {"claimName": "packed"}},
+        ),
+    ],
+    ids=["pod", "models", "read-only", "own"],
+)
+def test_a_worker_keeps_what_it_makes_of_the_weights_where_it_can_write(
+    asked: Manifest, folder: str, volume: Manifest | None
+) -> None:
+    worker = of_kind(render(TRIAL | {"models": [MODEL | asked | {"gpus": 1}]}), "Deployment")[
+        "demo-headway-big"
+    ]
+    told = environment(worker)
+    assert (told["HEADWAY_CACHE_DIR"], told["TRITON_CACHE_DIR"]) == (folder, f"{folder}/triton")
+    volumes = {each["name"]: each for each in worker["spec"]["template"]["spec"]["volumes"]}
+    assert volumes.get("cache") == volume
+    mounts = {each["mountPath"]: each.get("readOnly", False) for each in container(worker)["volumeMounts"]}
+    (writable,) = {path for path in mounts if folder.startswith(path)}
+    assert not mounts[writable]
+
+
+def test_a_cpu_worker_takes_as_many_threads_as_it_asks_for_cores() -> None:
+    """Without a limit a pod sees every core of its node."""
+    worker = of_kind(render(TRIAL), "Deployment")["demo-headway-smollm2"]
+    assert environment(worker)["HEADWAY_THREADS"] == {
+        "resourceFieldRef": {"resource": "requests.cpu", "divisor": "1"}
+    }
+    for asked in ({"gpus": 1}, {"resources": {}}):
+        worker = of_kind(render(TRIAL | {"models": [MODEL | asked]}), "Deployment")["demo-headway-big"]
+        assert "HEADWAY_THREADS" not in environment(worker)
+
+
 def test_helm_lint_has_nothing_to_say_against_it() -> None:
     if find_spec("helm_python") is None:
         missing("helm-python-sdk")
@@ -118,8 +217,10 @@ def test_a_release_without_a_queue_is_refused_with_what_to_set() -> None:
         {"models": []},
         {"models": [MODEL | {"name": "Not_A_Name"}]},
         {"otlp": "collector:4317"},
+        {"batch": {"replicas": 0}},
+        {"files": {"url": "/files"}},
     ],
-    ids=["unknown-name", "no-url", "no-models", "bad-name", "no-http"],
+    ids=["unknown-name", "no-url", "no-models", "bad-name", "no-http", "no-batch", "a-folder-of-one-pod"],
 )
 def test_values_that_cannot_be_meant_are_refused(values: Manifest) -> None:
     with pytest.raises(Exception, match=r"schema|values|additional|match|minItems|got"):
@@ -155,7 +256,9 @@ def test_nobody_is_cut_off_by_a_rollout_or_an_eviction(values: Manifest) -> None
     budgets = of_kind(manifests, "PodDisruptionBudget")
     for name, deployment in of_kind(manifests, "Deployment").items():
         assert budgets[name]["spec"]["selector"] == deployment["spec"]["selector"]
-        drain = float(environment(deployment)["HEADWAY_DRAIN_SECONDS"])
+        # A batch service holds nothing that it would have to finish.
+        drain = float(environment(deployment).get("HEADWAY_DRAIN_SECONDS", 0))
+        assert ("HEADWAY_DRAIN_SECONDS" in environment(deployment)) == (not name.endswith("-batch"))
         pod = deployment["spec"]["template"]["spec"]
         before = 0
         if "lifecycle" in container(deployment):

@@ -63,6 +63,34 @@ redis://{{ include "headway.fullname" . }}-valkey:6379/0
 {{- end }}
 {{- end -}}
 
+{{/* Where files of batches lie: a URL, a folder, or nothing. */}}
+{{- define "headway.filesPlace" -}}
+{{- $f := .Values.files -}}
+{{- $places := list -}}
+{{- if $f.url }}{{ $places = append $places "files.url" }}{{ end -}}
+{{- if $f.claim }}{{ $places = append $places "files.claim" }}{{ end -}}
+{{- if $f.create }}{{ $places = append $places "files.create" }}{{ end -}}
+{{- if gt (len $places) 1 -}}
+{{- fail (printf "files lie in one place: give only one of %s" (join ", " $places)) -}}
+{{- end -}}
+{{- if $f.url }}{{ $f.url }}{{ else if $places }}/files{{ end -}}
+{{- end -}}
+
+{{- define "headway.filesClaim" -}}
+{{- if .Values.files.create -}}
+{{- include "headway.fullname" . }}-files
+{{- else -}}
+{{- .Values.files.claim -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "headway.filesEnvFrom" -}}
+{{- with .Values.files.existingSecret }}
+envFrom:
+  - secretRef: {name: {{ . | quote }}}
+{{- end }}
+{{- end -}}
+
 {{/* Annotations by which a Prometheus without the operator finds a pod. */}}
 {{- define "headway.scraped" -}}
 {{- if not .root.Values.monitoring.podMonitor }}
