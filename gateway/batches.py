@@ -6,7 +6,10 @@ The gateway only writes down what is asked; the batch service (``headway batch w
 from __future__ import annotations
 
 import secrets
+from hashlib import sha256
+from typing import Final
 
+import orjson
 import structlog
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
@@ -19,10 +22,15 @@ from headway.gateway.gateway import Gateway
 from headway.gateway.json_body import read_json_object
 from headway.gateway.json_response import json_response
 from headway.gateway.listing import limit_of, list_object, unknown_cursor
+from headway.gateway.producer import idempotency_key_of
 from headway.gateway.schema import json_body_of
 from headway.gateway.tenancy import tenant_of
 from headway.queueing.batch import MAX_INPUT_BYTES, MAX_LINES, Batch, NewBatch
 from headway.queueing.batch_store import BATCHES_KEPT
+from headway.queueing.stored_file import StoredFile
+
+INPUT_SECONDS: Final = 600
+"""A batch whose window is over still reads its input, to name every line that has no answer."""
 
 _log = structlog.stdlib.get_logger("headway.gateway")
 
@@ -38,7 +46,8 @@ def batch_routes(gateway: Gateway) -> APIRouter:
         if gateway.stopping.is_draining:
             raise shutting_down()
         asked = parse_batch(await read_json_object(request, gateway.settings))
-        return json_response(batch_object(await accept(gateway, asked, tenant_of(request))))
+        key = idempotency_key_of(request.headers)
+        return json_response(batch_object(await accept(gateway, asked, tenant_of(request), key)))
 
     @router.get("/v1/batches")
     async def listing(request: Request) -> Response:
@@ -68,8 +77,45 @@ def batch_routes(gateway: Gateway) -> APIRouter:
     return router
 
 
-async def accept(gateway: Gateway, asked: BatchRequest, tenant: str) -> Batch:
-    """A new batch of a tenant's file; raises ApiError 400, 429."""
+async def accept(gateway: Gateway, asked: BatchRequest, tenant: str, key: str | None) -> Batch:
+    """The batch that this idempotency key has made, else a new one; raises ApiError 400, 429.
+
+    Raises IdempotencyConflictError for a key that was used with another request.
+    """
+    store, batch_id = gateway.queue.batch_store, f"batch_{secrets.token_hex(12)}"
+    if key is None:
+        return await _add(gateway, asked, await input_of(gateway, asked, tenant), batch_id)
+    digest = sha256(b"batch" + orjson.dumps(asked.model_dump(), option=orjson.OPT_SORT_KEYS)).hexdigest()
+    made = await store.once.made(tenant, key, digest)
+    if made is not None and (batch := await store.batch(made)) is not None:
+        return batch
+    file = await input_of(gateway, asked, tenant)
+    # The key comes before the record: of two that ask at once both write the same batch, which is one.
+    return await _add(gateway, asked, file, await store.once.make(tenant, key, digest, batch_id))
+
+
+async def _add(gateway: Gateway, asked: BatchRequest, file: StoredFile, batch_id: str) -> Batch:
+    store = gateway.queue.batch_store
+    now_ms = await store.now_ms()
+    keep = asked.output_expires_after
+    new = NewBatch(
+        batch_id=batch_id,
+        tenant=file.tenant,
+        input_file_id=file.file_id,
+        endpoint=asked.endpoint,
+        window=asked.completion_window,
+        created_ms=now_ms,
+        expires_ms=now_ms + asked.window_seconds * 1000,
+        metadata=asked.metadata or {},
+        output_keep_seconds=None if keep is None else float(keep.seconds),
+    )
+    await store.add_batch(new)
+    _log.info("batch accepted", batch=batch_id, tenant=file.tenant, file=file.file_id, bytes=file.size_bytes)
+    return await store.batch(batch_id) or Batch(new)
+
+
+async def input_of(gateway: Gateway, asked: BatchRequest, tenant: str) -> StoredFile:
+    """The file of a batch that may be accepted; raises ApiError 400, 429."""
     store = gateway.queue.batch_store
     if await store.count_batches(tenant) >= BATCHES_KEPT:
         raise ApiError(
@@ -97,22 +143,22 @@ async def accept(gateway: Gateway, asked: BatchRequest, tenant: str) -> Batch:
             param="input_file_id",
             code="file_too_large",
         )
-    now_ms = await store.now_ms()
-    keep = asked.output_expires_after
-    new = NewBatch(
-        batch_id=f"batch_{secrets.token_hex(12)}",
-        tenant=tenant,
-        input_file_id=file.file_id,
-        endpoint=asked.endpoint,
-        window=asked.completion_window,
-        created_ms=now_ms,
-        expires_ms=now_ms + asked.window_seconds * 1000,
-        metadata=asked.metadata or {},
-        output_keep_seconds=None if keep is None else float(keep.seconds),
+    left_seconds = (file.expires_ms - await store.now_ms()) // 1000
+    if left_seconds < asked.window_seconds + INPUT_SECONDS:
+        raise _expires_too_soon(asked, left_seconds)
+    return file
+
+
+def _expires_too_soon(asked: BatchRequest, left_seconds: int) -> ApiError:
+    hours = max(0, left_seconds - INPUT_SECONDS) // 3600
+    shorter = f"ask for a completion_window of {hours}h, or " if hours else ""
+    return invalid_request(
+        f"the input file expires in {left_seconds} seconds, and the batch may read it for its whole "
+        f"completion_window and {INPUT_SECONDS} seconds more: {shorter}upload it again with "
+        f"expires_after[seconds] of {asked.window_seconds + 3600} or more, or without expires_after",
+        param="input_file_id",
+        code="file_expires_too_soon",
     )
-    await store.add_batch(new)
-    _log.info("batch accepted", batch=new.batch_id, tenant=tenant, file=file.file_id, bytes=file.size_bytes)
-    return Batch(new)
 
 
 async def own_batch(gateway: Gateway, request: Request, batch_id: str) -> Batch:

@@ -18,9 +18,10 @@ from headway.gateway.file_requests import keep_seconds_of, name_of, purpose_of
 from headway.gateway.gateway import Gateway
 from headway.gateway.json_response import json_response
 from headway.gateway.listing import limit_of, list_object, order_of, unknown_cursor
+from headway.gateway.producer import idempotency_key_of
 from headway.gateway.tenancy import tenant_of
 from headway.gateway.upload import Upload, storage_failed
-from headway.queueing.batch_store import FILES_KEPT
+from headway.queueing.batch_store import FILES_KEPT, BatchStore
 from headway.queueing.stored_file import StoredFile
 
 _log = structlog.stdlib.get_logger("headway.gateway")
@@ -110,7 +111,9 @@ async def store_upload(gateway: Gateway, blobs: Blobs, request: Request) -> Stor
             headers=NO_RETRY,
         )
     file_id = f"file-{secrets.token_hex(12)}"
-    upload = Upload(blobs, f"files/{file_id}", gateway.settings.max_file_bytes)
+    key = idempotency_key_of(request.headers)
+    most_bytes = gateway.settings.max_file_bytes
+    upload = Upload(blobs, f"files/{file_id}", most_bytes, digests=key is not None)
     form = await upload.receive(request, gateway.settings.upload_seconds)
     try:
         now_ms = await store.now_ms()
@@ -126,11 +129,38 @@ async def store_upload(gateway: Gateway, blobs: Blobs, request: Request) -> Stor
             path=f"files/{file_id}",
         )
         await store.add_file(file)
+        if key is not None:
+            digest = upload.digest("file", file.name, sorted(form.fields.items()))
+            earlier = await _made_before(store, file, key, digest)
+            if earlier is not None:
+                await upload.abandon()
+                return earlier
     except BaseException:
         await upload.abandon()
         raise
     _log.info("file kept", file=file_id, tenant=tenant, bytes=file.size_bytes, purpose=file.purpose)
     return file
+
+
+async def _made_before(store: BatchStore, file: StoredFile, key: str, digest: str) -> StoredFile | None:
+    """The file that this idempotency key has made before, instead of the one that was just kept.
+
+    That one is a record first and has the key then: so whatever a key stands for is there, until somebody
+    deletes it. Raises IdempotencyConflictError.
+    """
+    try:
+        made = await store.once.make(file.tenant, key, digest, file.file_id)
+    except BaseException:
+        await store.remove_file(file)
+        raise
+    if made == file.file_id:
+        return None
+    earlier = await store.file(made)
+    if earlier is None:  # it was deleted: the key stands for the new one
+        await store.once.replace(file.tenant, key, digest, file.file_id)
+        return None
+    await store.remove_file(file)
+    return earlier
 
 
 async def list_files(gateway: Gateway, request: Request) -> dict[str, object]:

@@ -16,6 +16,7 @@ from headway.gateway.openapi_words import (
     nullable,
     obj,
     one_of,
+    page,
     tagged,
 )
 from headway.gateway.openapi_words import ref as at
@@ -69,9 +70,10 @@ ADMIN_SCHEMAS: Final[dict[str, Schema]] = {
     "NewKey": tagged("key", _KEY | {"key": TEXT}),
     "KeyList": listed({"anyOf": [at("Key"), tagged("key", {"id": TEXT, "unreadable": TEXT})]}),
     "KeyDeleted": tagged("key", {"id": TEXT, "deleted": {"const": True}}),
-    "DayUsage": listed(
+    "DayUsage": page(
         obj(
             {
+                "id": TEXT,
                 "day": TEXT | {"format": "date"},
                 "tenant": TEXT,
                 "model": TEXT,
@@ -150,4 +152,6 @@ USAGE_QUERY: Final = {
     "to": TEXT | {"format": "date"},
     "tenant": TEXT,
     "model": TEXT | {"pattern": MODEL_PATTERN, "maxLength": 128},
+    "limit": COUNT | {"minimum": 1, "maximum": 10_000},
+    "after": TEXT,
 }

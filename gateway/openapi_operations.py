@@ -23,6 +23,7 @@ TERMS: Final[dict[str, Schema]] = {
     "X-On-Disconnect": one_of("cancel", "detach"),
 }
 """Headers of whoever posts a job."""
+_ONCE: Final = {"Idempotency-Key": TERMS["Idempotency-Key"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,11 @@ TENANT_OPERATIONS: Final[dict[str, Operation]] = {
         headers={LAST_EVENT_ID: TEXT},
     ),
     "POST /v1/files": Operation(
-        "createFile", {200: _json("File")}, (*_BODY, 429), links=_of("file_id", *_OF_A_FILE)
+        "createFile",
+        {200: _json("File")},
+        (*_BODY, 409, 429),
+        headers=_ONCE,
+        links=_of("file_id", *_OF_A_FILE),
     ),
     "GET /v1/files": Operation(
         "listFiles",
@@ -145,7 +150,11 @@ TENANT_OPERATIONS: Final[dict[str, Operation]] = {
         "downloadFile", {200: {"application/octet-stream": {}}}, (404,)
     ),
     "POST /v1/batches": Operation(
-        "createBatch", {200: _json("Batch")}, (*_BODY, 429), links=_of("batch_id", *_OF_A_BATCH)
+        "createBatch",
+        {200: _json("Batch")},
+        (*_BODY, 409, 429),
+        headers=_ONCE,
+        links=_of("batch_id", *_OF_A_BATCH),
     ),
     "GET /v1/batches": Operation(
         "listBatches",

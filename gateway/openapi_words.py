@@ -61,9 +61,10 @@ def listed(of: Schema, more: Mapping[str, Schema] | None = None) -> Schema:
     return tagged("list", {"data": array(of)} | dict(more or {}))
 
 
-def page(of: Schema) -> Schema:
+def page(of: Schema, more: Mapping[str, Schema] | None = None) -> Schema:
     """OpenAI's page of a list, with the ids that the next one begins behind."""
-    return listed(of, {"first_id": nullable(TEXT), "last_id": nullable(TEXT), "has_more": FLAG})
+    ends = {"first_id": nullable(TEXT), "last_id": nullable(TEXT), "has_more": FLAG}
+    return listed(of, ends | dict(more or {}))
 
 
 def events(data: Schema, *, last: str | None = None) -> Schema:

@@ -25,6 +25,9 @@ _HEADERS: Final = {
     "on_disconnect": "X-On-Disconnect",
 }
 
+LONGEST_KEY: Final = 255
+"""As the job contract has it."""
+
 
 def producer_terms(headers: Headers, body: Mapping[str, object], caller: str | None = None) -> dict[str, Any]:
     """The terms under the job contract's field names, those given only; raises ApiError 400.
@@ -48,6 +51,16 @@ def producer_terms(headers: Headers, body: Mapping[str, object], caller: str | N
     if re.fullmatch(TRACEPARENT_PATTERN, traceparent) and "traceparent" not in body:
         terms["traceparent"] = traceparent
     return terms
+
+
+def idempotency_key_of(headers: Headers) -> str | None:
+    """The header's key, where no job is posted and no body can name it; raises ApiError 400."""
+    key = _header_value("idempotency_key", _HEADERS["idempotency_key"], headers)
+    if key is None or (isinstance(key, str) and 1 <= len(key) <= LONGEST_KEY):
+        return key
+    raise invalid_request(
+        f"Idempotency-Key: must be a text of 1 to {LONGEST_KEY} characters", param=_HEADERS["idempotency_key"]
+    )
 
 
 def _header_value(name: str, header: str, headers: Headers) -> str | float | None:

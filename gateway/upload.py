@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from hashlib import sha256
 from typing import Final
 
 import structlog
@@ -22,13 +23,15 @@ PIECE_BYTES: Final = 1 << 20
 class Upload:
     """Writes the form's file to ``path``; nothing stays there unless ``receive`` returns."""
 
-    def __init__(self, blobs: Blobs, path: str, most_bytes: int) -> None:
+    def __init__(self, blobs: Blobs, path: str, most_bytes: int, *, digests: bool = False) -> None:
+        """``digests``: whether ``digest`` will be asked for."""
         self._blobs = blobs
         self._path = path
         self._most_bytes = most_bytes
         self._writer: BlobWriter | None = None
         self._buffer = bytearray()
         self.size_bytes = 0
+        self._digest = sha256() if digests else None
 
     async def receive(self, request: Request, timeout_seconds: float) -> Form:
         """The form with its file in place. Raises ApiError 400, 408, 413, 415, 503, ClientGoneError."""
@@ -50,6 +53,11 @@ class Upload:
             raise
         return form
 
+    def digest(self, *beside: object) -> str:
+        """What the file's bytes and what was said beside them make, to be told from any other upload."""
+        assert self._digest is not None, "asked for at the start"
+        return sha256(self._digest.digest() + repr(beside).encode(errors="surrogatepass")).hexdigest()
+
     async def abandon(self) -> None:
         """Remove what was written."""
         writer, self._writer = self._writer, None
@@ -63,6 +71,8 @@ class Upload:
         self.size_bytes += len(piece)
         if self.size_bytes > self._most_bytes:
             raise _too_large(self._most_bytes)
+        if self._digest is not None:
+            self._digest.update(piece)
         if self._writer is None:
             self._writer = await self._blobs.create(self._path)
         self._buffer += piece

@@ -25,6 +25,7 @@ from headway.queueing.batch import (
 from headway.queueing.batch_turns import BatchTurns
 from headway.queueing.keys import BATCHES, BATCHES_OPEN, FILES_EXPIRING, PLACE, BatchKeys, FileKeys
 from headway.queueing.node import Argument, Reply
+from headway.queueing.once import Once
 from headway.queueing.stored_file import StoredFile, decode_file
 
 Order = Literal["asc", "desc"]
@@ -60,6 +61,7 @@ class BatchStore:
     def __init__(self, commands: Commands) -> None:
         self._commands = commands
         self.turns = BatchTurns(commands)
+        self.once = Once(commands)
 
     async def now_ms(self) -> int:
         """The time by which all records go."""

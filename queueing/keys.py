@@ -73,6 +73,7 @@ served:{batch}              hash       tenant -> when a turn at its batches last
 once:{batch}:<tenant>:<key> string     idempotency key -> file or batch, digest of request   24 h
 turn:{batch}:<what>         string     who does something now, so that others do not         under a minute
 hooks:{batch}:<tenant>      hash       webhook -> URL, secret, events                        until removed
+awaited:{batch}             zset       job whose end is to be told -> looked at next (ms)    until told
 due:{batch}                 zset       webhook message that is to be sent -> when (ms)       3 days at most
 place:{batch}               string     the name of this queue in the place of its files      for good
 message:{batch}:<id>        string     such a message: where to, what, how often tried       3 days at most
@@ -238,12 +239,8 @@ BATCHES: Final = f"batches:{BATCH}"
 BATCHES_OPEN: Final = f"open:{BATCH}"
 TENANTS_SERVED: Final = f"served:{BATCH}"
 MESSAGES_DUE: Final = f"due:{BATCH}"
+ENDS_AWAITED: Final = f"awaited:{BATCH}"
 PLACE: Final = f"place:{BATCH}"
-
-
-def once_key(tenant: str, key_digest: str) -> str:
-    """String: what a tenant's idempotency key has made."""
-    return f"once:{BATCH}:{tenant}:{key_digest}"
 
 
 class FileKeys:

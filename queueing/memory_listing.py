@@ -73,10 +73,13 @@ class MemoryListingSide(MemorySide):
         """See ``Queue.recent_jobs``."""
         return tuple(islice(reversed(self._lane(model).recent), limit))
 
-    async def usage(self, model: str, days: Sequence[date]) -> tuple[DayUsage, ...]:
+    async def usage(
+        self, model: str, days: Sequence[date], tenant: str | None = None
+    ) -> tuple[DayUsage, ...]:
         """See ``Queue.usage``."""
         used = self._lane(model).used
-        return tuple(row for day in days for row in used.rows(model, day))
+        rows = (row for day in days for row in used.rows(model, day))
+        return tuple(row for row in rows if tenant in {None, row.tenant})
 
     async def settlements(self, model: str, limit: int = 100) -> tuple[Settlement, ...]:
         """See ``Queue.settlements``."""

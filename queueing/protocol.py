@@ -262,8 +262,13 @@ class Queue(Protocol):
         """The newest of the last thousand or so jobs that ended."""
         ...
 
-    async def usage(self, model: str, days: Sequence[date]) -> tuple[DayUsage, ...]:
-        """What each tenant used on these days with a model, each job counted once; kept for 93 days."""
+    async def usage(
+        self, model: str, days: Sequence[date], tenant: str | None = None
+    ) -> tuple[DayUsage, ...]:
+        """What each tenant used on these days with a model, each job counted once; kept for 93 days.
+
+        By day and tenant; a day has 10,001 rows at most, or the one of ``tenant``.
+        """
         ...
 
     async def settlements(self, model: str, limit: int = 100) -> tuple[Settlement, ...]:

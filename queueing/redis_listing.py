@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from headway.queueing.backlog import EndedJob, Settlement, TenantBacklog
 from headway.queueing.codec import decode_status, pairs
-from headway.queueing.day_usage import DayUsage, day_number, usage_of
+from headway.queueing.day_usage import COUNTED, DayUsage, day_number, usage_of
 from headway.queueing.errors import unknown_job
 from headway.queueing.events import EndReason, JobState, JobStatus
 from headway.queueing.ids import JobId, check_entry_id, lane_of
@@ -124,9 +124,13 @@ class ListingSide(RedisSide):
         ended = (_ended(keys.lane, entry) for _, entry in await self._newest(keys.recent, limit))
         return tuple(job for job in ended if job is not None)
 
-    async def usage(self, model: str, days: Sequence[date]) -> tuple[DayUsage, ...]:
+    async def usage(
+        self, model: str, days: Sequence[date], tenant: str | None = None
+    ) -> tuple[DayUsage, ...]:
         """See ``Queue.usage``."""
         keys = LaneKeys(lane_of(model))
+        if tenant is not None:
+            return await self._usage_of(keys, model, days, tenant)
         replies = await self._rounds([("HGETALL", keys.used(day_number(day))) for day in days])
         return tuple(
             row
@@ -134,6 +138,18 @@ class ListingSide(RedisSide):
             if isinstance(reply, list)  # what is no hash is somebody else's
             for row in usage_of(model, day, pairs(cast("list[bytes]", reply)))
         )
+
+    async def _usage_of(
+        self, keys: LaneKeys, model: str, days: Sequence[date], tenant: str
+    ) -> tuple[DayUsage, ...]:
+        fields = [f"{what}:{tenant}" for what in COUNTED]
+        replies = await self._rounds([("HMGET", keys.used(day_number(day)), *fields) for day in days])
+        rows: list[DayUsage] = []
+        for day, reply in zip(days, replies, strict=True):
+            counts = cast("list[bytes | None]", reply if isinstance(reply, list) else [])
+            found = {name: text for name, text in zip(fields, counts, strict=False) if text is not None}
+            rows += usage_of(model, day, found)
+        return tuple(rows)
 
     async def settlements(self, model: str, limit: int = 100) -> tuple[Settlement, ...]:
         """See ``Queue.settlements``."""

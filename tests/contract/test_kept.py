@@ -22,7 +22,12 @@ async def days_of(bench: Bench, job_id: str) -> list[DayUsage]:
     """The usage of the day on which a job ended, and of the one after it."""
     ended = (await bench.queue.status(job_id)).finished_ms / 1000
     today = datetime.fromtimestamp(ended, UTC).date()
-    return list(await bench.queue.usage(MODEL, [today, today + timedelta(days=1)]))
+    days = [today, today + timedelta(days=1)]
+    rows = list(await bench.queue.usage(MODEL, days))
+    for row in rows:  # one tenant's are the same
+        assert row in await bench.queue.usage(MODEL, days, row.tenant)
+    assert await bench.queue.usage(MODEL, days, "nobody") == ()
+    return rows
 
 
 def shown(rows: list[DayUsage]) -> dict[str, tuple[int, int, int]]:

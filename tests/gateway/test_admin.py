@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
+from datetime import date
 from typing import Any
 
 import httpx
 import pytest
 from structlog.typing import EventDict
 from tests.gateway.conftest import Rig, post_job
+from tests.gateway.scripted_worker import card
 from tests.gateway.test_chat import CHAT
 from tests.gateway.test_chat import URL as CHAT_URL
 from tests.gateway.test_tenants import error_of
 
+from headway.queueing.day_usage import DayUsage
+from headway.queueing.memory_queue import MemoryQueue
 from headway.queueing.tenant_book import digest_of
 
 OPERATOR = "the operator's own key"
@@ -209,7 +213,49 @@ async def test_usage_is_told_by_day_and_tenant_also_of_those_without_limits(
     assert (await admin.get("/admin/usage", params=long_ago)).json() == long_ago | {
         "object": "list",
         "data": [],
+        "first_id": None,
+        "last_id": None,
+        "has_more": False,
     }
+
+
+async def test_usage_comes_page_by_page_each_row_once_and_reads_one_day_of_one_model_at_a_time(
+    admin: httpx.AsyncClient, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = rig.queue
+    assert isinstance(queue, MemoryQueue)
+    days = [date(2026, 11, number) for number in (1, 2, 3)]
+    for model in ("tiny", "org/other"):
+        await queue.heartbeat(card(f"w-{model.replace('/', '-')}", model=model), ttl_seconds=60)
+        for day in days:
+            used = queue._lane(model).used._days.setdefault(day, {})
+            used.update({f"t{number:03}": (1, 2, 3) for number in range(20)} | {"*": (5, 6, 7)})
+    reads: list[tuple[date, ...]] = []
+    usage = queue.usage
+
+    async def counted(model: str, days: Sequence[date], tenant: str | None = None) -> tuple[DayUsage, ...]:
+        reads.append(tuple(days))
+        return await usage(model, days, tenant)
+
+    monkeypatch.setattr(queue, "usage", counted)
+    span = {"from": "2026-11-01", "to": "2026-11-03"}
+    rows: list[dict[str, Any]] = []
+    page: dict[str, Any] = {"has_more": True, "last_id": None}
+    while page["has_more"]:
+        more = {"after": page["last_id"]} if page["last_id"] else {}
+        before = len(reads)
+        page = (await admin.get("/admin/usage", params=span | more | {"limit": "25"})).json()
+        assert len(page["data"]) == 25 or not page["has_more"]
+        assert len(reads) - before <= 3, "and no day before the page is read again"
+        rows += page["data"]
+    assert {len(each) for each in reads} == {1}
+    assert len(rows) == len({row["id"] for row in rows}) == 3 * 2 * 21
+    assert [row["id"] for row in rows] == sorted(row["id"] for row in rows)
+    one = (await admin.get("/admin/usage", params=span | {"tenant": "t007", "limit": "5"})).json()
+    assert [(row["day"][-1], row["model"]) for row in one["data"]] == [
+        (day, model) for day in "123" for model in ("org/other", "tiny")
+    ][:5]
+    assert one["has_more"] is True
 
 
 @pytest.mark.parametrize(
@@ -220,6 +266,10 @@ async def test_usage_is_told_by_day_and_tenant_also_of_those_without_limits(
         ({"from": "2026-02-02", "to": "2026-02-01"}, "from"),
         ({"from": "2026-01-01", "to": "2026-12-31"}, "from"),
         ({"model": "no model"}, "model"),
+        ({"tenant": "no tenant"}, "tenant"),
+        ({"limit": "0"}, "limit"),
+        ({"limit": "10001"}, "limit"),
+        ({"after": "yesterday/tiny/acme"}, "after"),
     ],
 )
 async def test_a_bad_span_of_days_is_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -242,6 +243,78 @@ async def test_a_tenant_has_a_bounded_number_of_batches_and_is_told_what_to_do(
     assert batch is not None
     await rig.queue.batch_store.forget_batch(batch.asked)
     assert (await create(http, file_id)).status_code == 200
+
+
+async def test_the_same_idempotency_key_and_body_name_the_same_batch(
+    http: httpx.AsyncClient, rig: Rig
+) -> None:
+    file_id = await upload(http)
+    once = {"Idempotency-Key": "monday"}
+    made = await asyncio.gather(*(create(http, file_id, once, metadata={"a": "1"}) for _ in range(8)))
+    assert {response.status_code for response in made} == {200}
+    (batch_id,) = {response.json()["id"] for response in made}
+    assert await rig.queue.batch_store.open_batches() == (batch_id,)
+    await http.delete(f"/v1/files/{file_id}")
+    assert (await create(http, file_id, once, metadata={"a": "1"})).json()["id"] == batch_id
+    other = await upload(http)
+    refused = await create(http, other, once, metadata={"a": "1"})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"], error["param"]) == (
+        409,
+        "idempotency_conflict",
+        "Idempotency-Key",
+    )
+    assert batch_id in error["message"]
+    theirs = once | {"X-Tenant": "other"}
+    file_of_theirs = await upload(http, {"X-Tenant": "other"})
+    assert (await create(http, file_of_theirs, theirs)).json()["id"] != batch_id, "a key is its tenant's"
+    assert (await create(http, other, {"Idempotency-Key": "x" * 256})).status_code == 400
+
+
+async def test_a_batch_that_was_refused_leaves_its_idempotency_key_free(http: httpx.AsyncClient) -> None:
+    once = {"Idempotency-Key": "monday"}
+    assert (await create(http, "file-none", once)).status_code == 400
+    assert (await create(http, await upload(http), once)).status_code == 200
+
+
+async def test_the_same_idempotency_key_and_upload_name_the_same_file(
+    http: httpx.AsyncClient, rig: Rig, storage: Storage
+) -> None:
+    once = {"Idempotency-Key": "monday"}
+    first = await upload(http, once)
+    assert await upload(http, once) == first
+    assert (names_in(storage), await rig.queue.batch_store.count_files("default")) == ([first], 1)
+    refused = await http.post(
+        "/v1/files", files={"file": ("in.jsonl", b"other")}, data={"purpose": "batch"}, headers=once
+    )
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "idempotency_conflict")
+    assert (names_in(storage), await rig.queue.batch_store.count_files("default")) == ([first], 1)
+    assert (await create(http, first, once)).status_code == 409, "a batch is no upload"
+    await http.delete(f"/v1/files/{first}")
+    second = await upload(http, once)
+    assert second != first
+    assert await upload(http, once) == second
+
+
+async def test_an_input_that_expires_before_the_batch_must_end_is_refused_with_what_to_do(
+    http: httpx.AsyncClient,
+) -> None:
+    response = await http.post(
+        "/v1/files",
+        files={"file": ("in.jsonl", LINES)},
+        data={
+            "purpose": "batch",
+            "expires_after[anchor]": "created_at",
+            "expires_after[seconds]": str(3 * 3600),
+        },
+    )
+    file_id = response.json()["id"]
+    error = (await create(http, file_id)).json()["error"]
+    assert (error["code"], error["param"]) == ("file_expires_too_soon", "input_file_id")
+    assert "completion_window of 2h" in error["message"]
+    assert "expires_after[seconds] of 90000 or more" in error["message"]
+    assert (await create(http, file_id, None, completion_window="2h")).status_code == 200
+    assert (await create(http, file_id, None, completion_window="3h")).status_code == 400
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=x", "limit=999999", "after=nothing", "order=up"])
