@@ -160,6 +160,10 @@ class Flight:
         if self.end_code is None and not self.rests:
             for flying in [each for each in self._flying if each.posted < len(each.asked.jobs)]:
                 await self._post(flying)
+        return await self.collect_posted()
+
+    async def collect_posted(self) -> list[tuple[int, Answered]]:
+        """As ``collect``, and nothing more is posted."""
         await self._look()
         done, self._done = self._done, []
         return done

@@ -85,6 +85,9 @@ async def _remove_orphans(store: BatchStore, storage: Storage, before_unix: floa
             count += 1
     for name, written in await asyncio.to_thread(storage.names, "work"):
         with suppress(OSError):
+            # An object store has no folders, and so no dates of them: its newest file's counts.
+            inside = [] if written else await asyncio.to_thread(storage.names, f"work/{name}")
+            written = max((each for _, each in inside), default=written)  # noqa: PLW2901 # the same date
             is_old = 0 < written < before_unix and _OUR_WORK.fullmatch(name) is not None
             if is_old and name not in await store.open_batches():
                 await asyncio.to_thread(storage.remove_all, f"work/{name}")

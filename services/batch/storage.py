@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
-from io import UnsupportedOperation
+from io import BufferedReader, RawIOBase, UnsupportedOperation
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
 from headway.services.errors import StartError, UsageError
 
 PIECE_BYTES: Final = 1 << 20
+BLOCK_BYTES: Final = 8 << 20
+"""What is fetched from an object store or sent to it at once: it takes no parts under 5 MiB."""
 
 
 class OpenFile(Protocol):
@@ -42,12 +44,13 @@ class OpenFile(Protocol):
 class NewFile:
     """A file that is being written."""
 
-    def __init__(self, opened: Any) -> None:
+    def __init__(self, opened: Any, translated: Callable[[Callable[[], Any]], Any]) -> None:
         self._opened = opened
+        self._translated = translated
 
     def write(self, piece: bytes) -> None:
         """Append."""
-        self._opened.write(piece)
+        self._translated(lambda: self._opened.write(piece))
 
     def close(self) -> None:
         """All of it is in place: where it is on a disk of this machine, on the disk."""
@@ -60,7 +63,36 @@ class NewFile:
         if descriptor is not None:
             self._opened.flush()
             os.fsync(descriptor)
+        self._translated(self._opened.close)
+
+
+class _Readable(RawIOBase):
+    """An object store's file as Python's own buffer reads it."""
+
+    def __init__(self, opened: Any, translated: Callable[[Callable[[], Any]], Any]) -> None:
+        self._opened = opened
+        self._translated = translated
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any, /) -> int:
+        piece: bytes = self._translated(lambda: self._opened.read(len(into)))
+        into[: len(piece)] = piece
+        return len(piece)
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        return int(self._opened.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._opened.tell())
+
+    def close(self) -> None:
         self._opened.close()
+        super().close()
 
 
 class Storage:
@@ -82,6 +114,7 @@ class Storage:
             ) from None
         self.url = url
         self._files: Any = files
+        self._object_file: type = library.spec.AbstractBufferedFile
         self._root = str(root).rstrip("/")
 
     def check(self) -> None:
@@ -91,17 +124,18 @@ class Storage:
             self.write(path, [b"headway"])
             self.remove(path)
         except OSError as error:
-            raise StartError(
-                f"files cannot be kept in {self.url}: {error}", hint="correct --files / HEADWAY_FILES"
-            ) from None
+            hint = "correct --files / HEADWAY_FILES"
+            if self.url.startswith("s3:"):
+                hint += ", AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY or AWS_ENDPOINT_URL; make the bucket"
+            raise StartError(f"files cannot be kept in {self.url}: {error}", hint=hint) from None
 
     def open_new(self, path: str) -> NewFile:
         """A new file, to be written."""
-        return NewFile(self._translated(lambda: self._files.open(self._at(path), "wb")))
+        return NewFile(self._opened(path, "wb"), self._translated)
 
     def open(self, path: str, offset: int = 0) -> OpenFile:
         """A file, to be read from a place on."""
-        opened = cast("OpenFile", self._translated(lambda: self._files.open(self._at(path), "rb")))
+        opened = self._buffered(self._opened(path, "rb"))
         if offset:
             opened.seek(offset)
         return opened
@@ -156,6 +190,15 @@ class Storage:
             return []
         return [(str(one["name"]).rstrip("/").rpartition("/")[2], _written_at(one)) for one in found]
 
+    def _opened(self, path: str, mode: str) -> Any:
+        return self._translated(lambda: self._files.open(self._at(path), mode, block_size=BLOCK_BYTES))
+
+    def _buffered(self, opened: Any) -> OpenFile:
+        """A file whose lines can be read up to a bound: those of object stores have them only whole."""
+        if isinstance(opened, self._object_file):
+            opened = BufferedReader(_Readable(opened, self._translated), PIECE_BYTES)
+        return cast("OpenFile", opened)
+
     def _at(self, path: str) -> str:
         return f"{self._root}/{path}"
 
@@ -170,8 +213,11 @@ class Storage:
 
 
 def _options(url: str) -> dict[str, object]:
-    """What fsspec is told beside the URL; S3's keys and endpoint come from its own variables (AWS_…)."""
-    return {"auto_mkdir": True} if url.startswith(("file:", "local:")) else {}
+    """What fsspec is told beside the URL; S3's keys and endpoint come from its own variables (AWS_…).
+
+    No listings are remembered: a file that another process has written since would be told to be missing.
+    """
+    return {"auto_mkdir": True} if url.startswith(("file:", "local:")) else {"use_listings_cache": False}
 
 
 def _written_at(entry: dict[str, Any]) -> float:

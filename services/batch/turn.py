@@ -126,6 +126,7 @@ class _Turn:
             except OSError:
                 if await self._store.file(batch.asked.input_file_id) is not None:
                     raise  # it is there: read on later
+                await work.keep_answers()
                 return await self._fail(batch.asked)
             finally:
                 work.close()

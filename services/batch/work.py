@@ -136,6 +136,13 @@ class Work:
                 part.take(undone(LineName(self._asked.batch_id, line.custom_id), code))
             await self._commit(part)
 
+    async def keep_answers(self) -> None:
+        """The input is gone: commit the answers that are there of parts which will never be whole."""
+        for number, line in await self._flight.collect_posted():
+            self._open[number].take(line)
+        for part in [part for part in self._open.values() if part.tally != Tally()]:
+            await self._commit(part)
+
     def close(self) -> None:
         """Let go of what is open."""
         self._forms.close()
