@@ -19,13 +19,14 @@ from headway.queueing.events import (
 )
 from headway.queueing.messages import Job
 
-_STATUS: Final = {
+STATUS: Final = {
     EndReason.STOP: "completed",
     EndReason.LENGTH: "incomplete",
     EndReason.CANCELLED: "cancelled",
     EndReason.DEADLINE: "failed",
     EndReason.ERROR: "failed",
 }
+"""What a response that ended so is."""
 _RUNNING: Final = {JobState.QUEUED: "queued", JobState.RUNNING: "in_progress"}
 
 
@@ -54,7 +55,7 @@ class ResponseForm:
 
     def ended(self, result: JobResult, completed_unix: int) -> dict[str, object]:
         """The response after its end."""
-        status = _STATUS[result.reason]
+        status = STATUS[result.reason]
         made = self._object(status)
         made["output"] = self._output(result)
         made["usage"] = usage_object(result.usage)

@@ -15,6 +15,7 @@ from typing import Final
 import structlog
 
 from headway.gateway.errands import Errands
+from headway.gateway.told_ends import await_end
 from headway.queueing.admission import Admission
 from headway.queueing.errors import NotNowError, QueueingError, QueueUnavailableError, UnknownJobError
 from headway.queueing.ids import JobId, lane_of, new_key
@@ -53,16 +54,21 @@ class Unanswered:
         self._since = 0.0
 
     async def submit(self, job: Job) -> Submitted:
-        """See ``Admission.submit``; what it may have posted without an answer is taken back later."""
+        """See ``Admission.submit``; what it may have posted without an answer is taken back later.
+
+        Whose end is to be told is written down before its client hears that it was accepted.
+        """
         key = None if job.idempotency_key is not None else new_key(self._wall_clock, self._rng)
         try:
-            return await self._admission.submit(job, key=key)
+            submitted = await self._admission.submit(job, key=key)
+            await await_end(self._queue, job, submitted.job_id)
         except NotNowError:
             raise  # an answer: nothing was written
         except QueueUnavailableError:
             if key is not None:
                 self._remember(str(JobId(lane_of(job.model), key)))
             raise
+        return submitted
 
     def _remember(self, job_id: str) -> None:
         if len(self._looks_left) >= MOST_JOBS:

@@ -9,10 +9,17 @@ from typing import Any, Final, cast
 import orjson
 
 from headway.queueing.batch_store import Commands
-from headway.queueing.keys import MESSAGES_DUE, WebhookKeys
+from headway.queueing.keys import ENDS_AWAITED, MESSAGES_DUE, WebhookKeys
 from headway.queueing.node import Reply
 
-EVENTS: Final = ("batch.completed", "batch.failed", "batch.expired", "batch.cancelled")
+BATCH_EVENTS: Final = ("batch.completed", "batch.failed", "batch.expired", "batch.cancelled")
+RESPONSE_EVENTS: Final = (
+    "response.completed",
+    "response.incomplete",
+    "response.failed",
+    "response.cancelled",
+)
+EVENTS: Final = BATCH_EVENTS + RESPONSE_EVENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +95,19 @@ class WebhookStore:
     async def drop(self, message_id: str) -> None:
         """It has arrived, or never will."""
         await self._all(("ZREM", MESSAGES_DUE, message_id), ("DEL", WebhookKeys.message(message_id)))
+
+    async def await_end(self, job_id: str, look_ms: int) -> None:
+        """The end of this job is to be told; somebody looks at it from then on. Again: at the newer time."""
+        await self._commands.call("ZADD", ENDS_AWAITED, look_ms, job_id)
+
+    async def awaited(self, now_ms: int, limit: int) -> tuple[str, ...]:
+        """Jobs that are to be looked at, the most overdue first."""
+        reply = await self._commands.call("ZRANGEBYSCORE", ENDS_AWAITED, "-inf", now_ms, "LIMIT", 0, limit)
+        return tuple(text.decode() for text in cast("list[bytes]", reply))
+
+    async def end_told(self, job_id: str) -> None:
+        """Its end is on its way, or will never be known."""
+        await self._commands.call("ZREM", ENDS_AWAITED, job_id)
 
     async def _all(self, *commands: tuple[str | bytes | int, ...]) -> Sequence[Reply]:
         replies = await self._commands.pipeline(commands)

@@ -25,7 +25,7 @@ def add_batch_commands(app: typer.Typer) -> None:
     batch.command("cancel")(cancel)
     batch.command("worker")(worker)
     app.add_typer(batch, name="batch")
-    webhooks = options.group("Who is told when a batch ends.")
+    webhooks = options.group("Who is told when a batch or a background response ends.")
     webhooks.command("create")(create_webhook)
     webhooks.command("list")(list_webhooks)
     webhooks.command("rm")(remove_webhook)
@@ -143,7 +143,7 @@ def create_webhook(
     url: Annotated[str, typer.Argument(metavar="URL", help="Gets a POST for each event.")],
     *,
     events: Annotated[
-        str, typer.Option(metavar="NAME,…", help="batch.completed, .failed, .expired, .cancelled.")
+        str, typer.Option(metavar="NAME,…", help="Such as batch.completed,response.failed; all by default.")
     ] = "",
     allow_private: batch_options.AllowPrivate = False,
     redis_url: options.RedisUrl = None,

@@ -7,21 +7,17 @@ import secrets
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 
-import orjson
 import structlog
 
-from headway.queueing.batch import BatchFault, Checked, EndState, NewBatch, Outcome, total
+from headway.queueing.batch import BatchFault, Checked, EndState, NewBatch, Outcome, Tally, total
 from headway.queueing.protocol import Queue
 from headway.queueing.stored_file import StoredFile
-from headway.queueing.webhook_store import WebhookMessage
 from headway.services.batch.open_part import work_folder
 from headway.services.batch.settings import StepSettings
 from headway.services.batch.storage import Storage
+from headway.services.batch.webhook_event import tell
 
 _log = structlog.stdlib.get_logger("headway.batch")
-
-MESSAGE_KEEP_MS = 3 * 86_400_000
-"""How long a webhook is tried."""
 
 
 class Ending:
@@ -34,10 +30,12 @@ class Ending:
         self._settings = settings
 
     @staticmethod
-    def input_is_gone(asked: NewBatch) -> BatchFault:
-        """Why a batch without its input fails."""
+    def input_is_gone(asked: NewBatch, lines: int = 0, tally: Tally | None = None) -> BatchFault:
+        """Why a batch without its input fails, and how much of it is kept."""
+        done = 0 if tally is None else tally.completed + tally.failed
+        kept = f"; the results of {done} of its {lines} lines are kept" if done else ""
         return BatchFault(
-            "input_file_missing", f"the input file {asked.input_file_id} was deleted or has expired"
+            "input_file_missing", f"the input file {asked.input_file_id} was deleted or has expired{kept}"
         )
 
     async def fail(self, asked: NewBatch, *faults: BatchFault) -> None:
@@ -55,13 +53,14 @@ class Ending:
             return  # somebody else has ended it meanwhile, and tidied up
         output = await self._join(asked, "output", [part.output for part in parts])
         errors = await self._join(asked, "errors", [part.errors for part in parts])
+        tally = total(part.tally for part in parts)
         outcome = Outcome(
             state=state,
             at_ms=await self._store.now_ms(),
-            tally=total(part.tally for part in parts),
+            tally=tally,
             output_file_id=output,
             error_file_id=errors,
-            faults=(self.input_is_gone(asked),) if state == "failed" else (),
+            faults=(self.input_is_gone(asked, checked.lines, tally),) if state == "failed" else (),
         )
         if await self._store.end_batch(asked.batch_id, outcome):
             counts = {"completed": outcome.tally.completed, "failed": outcome.tally.failed}
@@ -73,7 +72,8 @@ class Ending:
         if batch is None or batch.outcome is None:
             return False
         if not batch.is_told:
-            await self._tell(batch.asked, batch.outcome)
+            outcome = batch.outcome
+            await tell(self._webhooks, batch.asked.tenant, f"batch.{outcome.state}", batch_id, outcome.at_ms)
             await self._store.mark_told(batch_id)
         await asyncio.to_thread(self._storage.remove_all, work_folder(batch_id))
         await self._store.drop_parts(batch_id)
@@ -103,23 +103,3 @@ class Ending:
     def _pieces(self, paths: Sequence[str]) -> Iterator[bytes]:
         for path in paths:
             yield from self._storage.pieces(path)
-
-    async def _tell(self, asked: NewBatch, outcome: Outcome) -> None:
-        """A message for each of the tenant's webhooks, under an id that is the same when this is repeated."""
-        kind = f"batch.{outcome.state}"
-        event = sha256(f"{asked.batch_id}:{kind}".encode()).hexdigest()[:24]
-        body = orjson.dumps(
-            {
-                "object": "event",
-                "id": f"evt_{event}",
-                "type": kind,
-                "created_at": outcome.at_ms // 1000,
-                "data": {"id": asked.batch_id},
-            }
-        ).decode()
-        for webhook in await self._webhooks.of_tenant(asked.tenant):
-            if kind not in webhook.events:
-                continue
-            message_id = f"msg_{sha256(f'{event}:{webhook.webhook_id}'.encode()).hexdigest()[:24]}"
-            message = WebhookMessage(message_id, asked.tenant, webhook.webhook_id, body, outcome.at_ms)
-            await self._webhooks.post(message, outcome.at_ms, MESSAGE_KEEP_MS)

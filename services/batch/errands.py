@@ -13,6 +13,7 @@ import structlog
 
 from headway.queueing.errors import QueueingError
 from headway.queueing.protocol import Queue
+from headway.services.batch.response_ends import tell_response_ends
 from headway.services.batch.retention import sweep
 from headway.services.batch.settings import BatchSettings
 from headway.services.batch.storage import Storage
@@ -104,6 +105,7 @@ class Errands:
         waiting = await self._line.look(store)
         for batch_id in self._line.to_give_way():
             await store.take_turn(give_way(batch_id), "", ASKED_SECONDS)
+        await tell_response_ends(queue)
         due = await queue.webhook_store.due(await store.now_ms(), DUE_AT_ONCE)
         messages = [each for each in due if await store.take_turn(f"asked:{each}", "", ASKED_SECONDS)]
         return Due(min(waiting, TURNS_AT_ONCE), tuple(messages))

@@ -95,9 +95,9 @@ class Rig:
         await until(lambda: len(self.worker.seen) >= count)
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    """Return once it is so; fails after five seconds."""
-    async with asyncio.timeout(5):
+async def until(is_so: Callable[[], bool], *, seconds: float = 5) -> None:
+    """Return once it is so; fails after these seconds."""
+    async with asyncio.timeout(seconds):
         while not is_so():  # what is watched has no event of its own
             await asyncio.sleep(0.005)
 

@@ -7,8 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import replace
 
 import openai
 import orjson
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 from openai.types.webhooks import BatchCompletedWebhookEvent
 from standardwebhooks import Webhook as Verifier
 from tests.services.batch.conftest import Service, chat_line
+from tests.services.batch.webhook_receiver import Receiver, receiving
 
 from headway.queueing.webhook_store import Webhook
 from headway.services.batch import webhook_post
@@ -31,39 +31,10 @@ from headway.services.batch.webhook_post import (
 from headway.services.batch.webhook_signature import check_secret, new_secret
 
 
-@dataclass(slots=True)
-class Receiver:
-    """A tenant's server: what came, and what it answers."""
-
-    url: str = ""
-    status: int = 200
-    got: list[tuple[dict[str, str], bytes]] = field(default_factory=list[tuple[dict[str, str], bytes]])
-
-
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    made = Receiver()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            made.got.append(({name.lower(): value for name, value in self.headers.items()}, body))
-            self.send_response(made.status)
-            if made.status == 302:
-                self.send_header("location", made.url)
-            self.send_header("content-length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        made.url = f"http://127.0.0.1:{server.server_address[1]}/hook"
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
+    with receiving() as made:
         yield made
-        server.shutdown()
-        thread.join()
 
 
 async def ended(service: Service, receiver: Receiver, *events: str) -> tuple[str, Webhook]:
