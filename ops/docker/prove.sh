@@ -11,7 +11,7 @@
 # PROVE_CACHE=DIR           base images' folders, wheels, Docker's own files (default ~/.cache/headway-prove)
 #
 # Needs: docker.io (20.10 or newer), docker-compose or Compose v2, debootstrap, python3-venv, iproute2, iptables.
-# The first run takes minutes; later ones find base images, wheels and layers in the cache.
+# Prometheus comes from apt-get download, so apt's lists must be there. The first run takes minutes; later ones find base images, wheels and layers in the cache.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

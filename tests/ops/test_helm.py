@@ -25,7 +25,7 @@ EVERYTHING: Final = {
     "networkPolicy": {"enabled": True},
     "monitoring": {"podMonitor": True, "rules": True, "labels": {"release": "prometheus"}},
     "gateway": {
-        "tenants": "[tenants.acme]\nweight = 2\n",
+        "tenants": "[acme]\nweight = 2\n",
         "extraEnv": [{"name": "A", "value": "b"}],
         "nodeSelector": {"pool": "cpu"},
         "tolerations": [{"operator": "Exists"}],
@@ -298,7 +298,7 @@ def test_what_is_asked_for_arrives_where_it_acts() -> None:
     assert container(worker)["resources"]["limits"]["nvidia.com/gpu"] == 2
     assert not of_kind(manifests, "Secret")
     (tenants,) = of_kind(manifests, "ConfigMap").values()
-    assert tenants["data"]["tenants.toml"].startswith("[tenants.acme]")
+    assert tenants["data"]["tenants.toml"].startswith("[acme]")
     monitors = of_kind(manifests, "PodMonitor")
     for name, port in (("gateway", "http"), ("worker", "metrics")):
         (endpoint,) = monitors[f"demo-headway-{name}"]["spec"]["podMetricsEndpoints"]
