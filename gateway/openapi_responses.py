@@ -29,6 +29,7 @@ _LOGPROBS: Final = array(obj(_TOKEN | {"top_logprobs": array(obj(_TOKEN))}))
 _PART: Final = obj(
     {"type": const("output_text"), "text": TEXT, "annotations": array(ANY_OBJECT), "logprobs": _LOGPROBS}
 )
+_THOUGHT: Final = obj({"type": const("reasoning_text"), "text": TEXT})
 _ERROR: Final = obj({"code": TEXT, "message": TEXT})
 _FORMAT: Final = obj(
     {"type": one_of("text", "json_object", "json_schema")},
@@ -57,18 +58,21 @@ def _event(kind: str, **members: Schema) -> Schema:
 
 _WHOLE: Final = ref("Response")
 _PLACE: Final = {"item_id": TEXT, "output_index": COUNT, "content_index": COUNT}
-_ITEM: Final = {"output_index": COUNT, "item": ref("ResponseMessage")}
+_ITEM: Final = {"output_index": COUNT, "item": ref("ResponseItem")}
+_ANY_PART: Final[Schema] = {"anyOf": [_PART, _THOUGHT]}
 
 EVENTS: Final[dict[str, Schema]] = {
     "response.created": _event("response.created", response=_WHOLE),
     "response.in_progress": _event("response.in_progress", response=_WHOLE),
     "response.output_item.added": _event("response.output_item.added", **_ITEM),
-    "response.content_part.added": _event("response.content_part.added", **_PLACE, part=_PART),
+    "response.content_part.added": _event("response.content_part.added", **_PLACE, part=_ANY_PART),
     "response.output_text.delta": _event(
         "response.output_text.delta", **_PLACE, delta=TEXT, logprobs=_LOGPROBS
     ),
     "response.output_text.done": _event("response.output_text.done", **_PLACE, text=TEXT, logprobs=_LOGPROBS),
-    "response.content_part.done": _event("response.content_part.done", **_PLACE, part=_PART),
+    "response.reasoning_text.delta": _event("response.reasoning_text.delta", **_PLACE, delta=TEXT),
+    "response.reasoning_text.done": _event("response.reasoning_text.done", **_PLACE, text=TEXT),
+    "response.content_part.done": _event("response.content_part.done", **_PLACE, part=_ANY_PART),
     "response.output_item.done": _event("response.output_item.done", **_ITEM),
     "response.completed": _event("response.completed", response=_WHOLE),
     "response.incomplete": _event("response.incomplete", response=_WHOLE),
@@ -85,6 +89,16 @@ RESPONSE_SCHEMAS: Final[dict[str, Schema]] = {
             "content": array(_PART),
         }
     ),
+    "ResponseReasoning": obj(
+        {
+            "id": TEXT,
+            "type": const("reasoning"),
+            "status": one_of("in_progress", "completed", "incomplete"),
+            "summary": array(ANY_OBJECT),
+            "content": array(_THOUGHT),
+        }
+    ),
+    "ResponseItem": {"anyOf": [ref("ResponseMessage"), ref("ResponseReasoning")]},
     "Response": tagged(
         "response",
         {
@@ -100,7 +114,7 @@ RESPONSE_SCHEMAS: Final[dict[str, Schema]] = {
             "max_tool_calls": NULL,
             "metadata": METADATA,
             "model": TEXT,
-            "output": array(ref("ResponseMessage")),
+            "output": array(ref("ResponseItem")),
             "parallel_tool_calls": FLAG,
             "previous_response_id": nullable(TEXT),
             "prompt_cache_key": nullable(TEXT),

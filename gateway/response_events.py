@@ -1,17 +1,15 @@
 """The events of a response's stream, each with a number that any gateway gives it again.
 
-    0            response.created
-    1            response.in_progress           with the first token
-    2, 3         response.output_item.added, response.content_part.added
-    3 + t        response.output_text.delta     the text that came with the answer's t-th token
-    3 + T + 1    response.output_text.delta     text held back to the end, if there is any; T: all tokens
-    3 + T + 2    response.output_text.done
-    3 + T + 3    response.content_part.done
-    3 + T + 4    response.output_item.done
-    3 + T + 5    response.completed, response.incomplete or response.failed
+    0                response.created
+    1                response.in_progress       with the first token
+    12 t + k         the k-th that the answer's t-th token brings, mostly one response.output_text.delta;
+                     where an item begins also response.output_item.added, response.content_part.added,
+                     and where one ends …_text.done, response.content_part.done, response.output_item.done
+    12 (T + 1) + k   those that the end brings; T: all tokens
+    12 (T + 1) + 11  response.completed, response.incomplete or response.failed
 
-A number follows from the position in the job's token stream alone, so ``starting_after`` needs no memory.
-Tokens without text of their own (half a character, a possible stop string) leave gaps; numbers always grow.
+A number follows from the position in the job's token stream alone, so ``starting_after`` needs no memory:
+whoever comes back is given the answer read anew, without what they have. Numbers grow, with gaps.
 """
 
 from __future__ import annotations
@@ -20,16 +18,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headway.gateway.response_objects import ResponseForm, shown_logprobs, text_part
+from headway.gateway.response_item_events import ItemEvents, Made
+from headway.gateway.response_objects import ResponseForm
 from headway.gateway.sse import frame
-from headway.queueing.events import Cursor, EndEvent, EndReason, JobResult, TokenEvent
+from headway.queueing.events import EndEvent, EndReason, JobResult, TokenEvent
 
-_Body = dict[str, object]
-_Made = tuple[int, str, _Body]
-"""Number, type, and what else the event says."""
-
-BEFORE_TOKENS: Final = 3
-AT_END: Final = 5
+STRIDE: Final = 12
+"""More than a token can bring: thoughts begun, worded and ended, a message begun and worded are nine."""
 
 _LAST: Final = {EndReason.STOP: "response.completed", EndReason.LENGTH: "response.incomplete"}
 """Any other end is ``response.failed``, whose response says ``failed`` or ``cancelled``."""
@@ -49,85 +44,49 @@ class ResponseEvent:
         return frame(content, event_id=str(self.number), event=self.kind)
 
 
-def cursor_after(number: int | None) -> Cursor:
-    """Where in the job's token stream a reader goes on who has this event; None: it has nothing."""
-    return Cursor(max(0, (number or 0) - BEFORE_TOKENS), 0)
-
-
 def last_number(tokens: int) -> int:
     """The number of the last event of an answer with so many tokens."""
-    return BEFORE_TOKENS + tokens + AT_END
+    return STRIDE * (tokens + 2) - 1
 
 
 class ResponseEvents:
-    """Turns one job's events, from a reader's position on, into those of the response."""
+    """Turns one job's events, from the first on, into those of the response that its reader does not have."""
 
     def __init__(self, form: ResponseForm, after: int | None = None) -> None:
+        """``after``: the number of the last one that the reader has."""
         self._form = form
         self._after = -1 if after is None else after
-        self._is_open = False
+        self._items = ItemEvents(form.job_id, form.answer_form)
+        self._is_in_progress = False
 
     def begin(self) -> list[ResponseEvent]:
         """The event of the acceptance."""
-        return self._wanted([(0, "response.created", {"response": self._form.begun("queued")})])
+        return self._wanted(0, [("response.created", {"response": self._form.begun("queued")})])
 
     def tokens(self, event: TokenEvent) -> list[ResponseEvent]:
         """What new tokens bring."""
-        made = self._open()
-        if event.text or event.logprobs:
-            number = BEFORE_TOKENS + event.cursor.tokens
-            made += self._wanted([(number, *self._delta(event))])
-        return made
+        made = self._items.text(event.text, event.logprobs)
+        return self._in_progress() + self._wanted(STRIDE * event.cursor.tokens, made)
 
     def end(self, event: EndEvent, result: JobResult, ended_unix: int) -> list[ResponseEvent]:
         """What the job's end brings; ``ended_unix``: when that was, as its record says."""
-        form, first = self._form, BEFORE_TOKENS + event.cursor.tokens
-        choice = result.choices[0] if result.choices else None
-        has_message = bool(choice and choice.text) or event.reason in _LAST
-        made: list[_Made] = []
-        if has_message:
-            text, logprobs = (choice.text, choice.logprobs) if choice else ("", ())
-            part: _Body = self._place() | {"content_index": 0}
-            tail = event.choices[0].tail if event.choices else ""
-            if tail:
-                delta: _Body = part | {"delta": tail, "logprobs": shown_logprobs(())}
-                made.append((first + 1, "response.output_text.delta", delta))
-            done: _Body = part | {"text": text, "logprobs": shown_logprobs(logprobs)}
-            closed: _Body = part | {"part": text_part(text, logprobs)}
-            status = "completed" if event.reason is EndReason.STOP else "incomplete"
-            item: _Body = {"output_index": 0, "item": form.message(status, text, logprobs)}
-            made += [
-                (first + 2, "response.output_text.done", done),
-                (first + 3, "response.content_part.done", closed),
-                (first + 4, "response.output_item.done", item),
-            ]
-        last = _LAST.get(event.reason, "response.failed")
-        made.append((first + AT_END, last, {"response": form.ended(result, ended_unix)}))
-        return (self._open() if has_message else []) + self._wanted(made)
+        made = self._items.end(event.choices[0].tail if event.choices else "", result)
+        kind = _LAST.get(event.reason, "response.failed")
+        last: Made = (kind, {"response": self._form.ended(result, ended_unix)})
+        return [
+            *(self._in_progress() if made else []),
+            *self._wanted(STRIDE * (event.cursor.tokens + 1), made),
+            *self._wanted(last_number(event.cursor.tokens), [last]),
+        ]
 
-    def _open(self) -> list[ResponseEvent]:
+    def _in_progress(self) -> list[ResponseEvent]:
         """What comes before the first text."""
-        if self._is_open:
+        if self._is_in_progress:
             return []
-        self._is_open = True
-        form = self._form
-        item: _Body = {"output_index": 0, "item": form.message("in_progress", "", is_open=True)}
-        part: _Body = self._place() | {"content_index": 0, "part": text_part("")}
-        return self._wanted(
-            [
-                (1, "response.in_progress", {"response": form.begun("in_progress")}),
-                (2, "response.output_item.added", item),
-                (3, "response.content_part.added", part),
-            ]
-        )
+        self._is_in_progress = True
+        return self._wanted(1, [("response.in_progress", {"response": self._form.begun("in_progress")})])
 
-    def _delta(self, event: TokenEvent) -> tuple[str, dict[str, object]]:
-        delta = {"content_index": 0, "delta": event.text, "logprobs": shown_logprobs(event.logprobs)}
-        return "response.output_text.delta", self._place() | delta
-
-    def _place(self) -> dict[str, object]:
-        return {"item_id": self._form.message_id, "output_index": 0}
-
-    def _wanted(self, made: Sequence[_Made]) -> list[ResponseEvent]:
-        """Those that the reader does not have."""
-        return [ResponseEvent(*each) for each in made if each[0] > self._after]
+    def _wanted(self, first: int, made: Sequence[Made]) -> list[ResponseEvent]:
+        """Those that the reader does not have, numbered from ``first``."""
+        numbered = [ResponseEvent(first + k, kind, body) for k, (kind, body) in enumerate(made)]
+        return [event for event in numbered if event.number > self._after]

@@ -22,6 +22,11 @@ def message_id_of(job_id: str) -> str:
     return f"msg_{_spelled(job_id)}"
 
 
+def reasoning_id_of(job_id: str) -> str:
+    """The id of the thoughts before that message."""
+    return f"rs_{_spelled(job_id)}"
+
+
 def job_id_of(response_id: str) -> str:
     """The job of a response; raises ApiError 404 for a text that is no response's id."""
     spelled = response_id.removeprefix(PREFIX)

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
+from headway.gateway.answer_form import AnswerForm, Gathered
 from headway.gateway.callers import caller_of
 from headway.gateway.errors import ApiError, invalid_request
 from headway.gateway.gateway import Gateway
@@ -22,6 +23,7 @@ from headway.gateway.response_input import Turn, turns_of
 from headway.gateway.response_requests import ResponseRequest, TextFormat
 from headway.gateway.sampling_fields import sampling_params
 from headway.gateway.validation import refusal
+from headway.queueing.answer_formats import REASONING_FORMATS
 from headway.queueing.errors import UnknownJobError
 from headway.queueing.events import JobResult
 from headway.queueing.messages import Constraint, Job, Message, Priority, SamplingParams
@@ -30,6 +32,17 @@ _NOTED: Final[tuple[str, ...]] = ("previous_response_id", "user", "safety_identi
 
 STORE: Final = "store"
 """The note that marks a job as a response: false means that it is not to be found later."""
+
+
+REASONING: Final = "reasoning"
+"""The note of how the model marks its thoughts."""
+
+
+def form_of_thinking(job: Job) -> AnswerForm:
+    """How a response's text is read."""
+    noted = job.notes.get(REASONING)
+    known = [name for name in REASONING_FORMATS if name == noted]
+    return AnswerForm(reasoning_format=known[0] if known else "none")
 
 
 async def response_job(gateway: Gateway, request: Request, asked: ResponseRequest) -> Job:
@@ -43,7 +56,9 @@ async def response_job(gateway: Gateway, request: Request, asked: ResponseReques
         raise invalid_request(
             "give 'input': a text or a list of items", param="input", code="missing_required_parameter"
         )
-    return _job(asked, request.headers, turns, caller_of(request))
+    await gateway.models.fleet()
+    reasoning = gateway.models.formats(asked.model).reasoning
+    return _job(asked, request.headers, turns, caller_of(request), reasoning)
 
 
 async def _turns_before(gateway: Gateway, request: Request, response_id: str) -> list[Turn]:
@@ -68,7 +83,7 @@ async def _turns_before(gateway: Gateway, request: Request, response_id: str) ->
             param="previous_response_id",
             code="previous_response_in_progress",
         )
-    return [message.model_dump() for message in input_of(job)] + _answer_of(result)
+    return [message.model_dump() for message in input_of(job)] + _answer_of(job, result)
 
 
 def input_of(job: Job) -> tuple[Message, ...]:
@@ -77,12 +92,16 @@ def input_of(job: Job) -> tuple[Message, ...]:
     return messages[1:] if job.notes.get("instructions") else messages
 
 
-def _answer_of(result: JobResult) -> list[Turn]:
-    texts = [choice.text for choice in result.choices[:1] if choice.text]
-    return [{"role": "assistant", "content": text} for text in texts]
+def _answer_of(job: Job, result: JobResult) -> list[Turn]:
+    """What was said: thoughts are not shown to a model again, as its own template would have it."""
+    form = form_of_thinking(job)
+    texts = [Gathered.from_text(form, choice.text).words for choice in result.choices[:1]]
+    return [{"role": "assistant", "content": text} for text in texts if text]
 
 
-def _job(asked: ResponseRequest, headers: Headers, turns: list[Turn], caller: str | None) -> Job:
+def _job(
+    asked: ResponseRequest, headers: Headers, turns: list[Turn], caller: str | None, reasoning: str
+) -> Job:
     fields = asked.model_dump(exclude_none=True)
     band = Priority.STANDARD if asked.background else Priority.INTERACTIVE
     terms = {"priority": band} | producer_terms(headers, fields, caller)
@@ -96,7 +115,7 @@ def _job(asked: ResponseRequest, headers: Headers, turns: list[Turn], caller: st
         "messages": turns,
         "sampling": _sampling(asked),
         "metadata": asked.metadata or {},
-        "notes": _notes(asked, fields),
+        "notes": _notes(asked, fields) | ({} if reasoning == "none" else {REASONING: reasoning}),
         "constraint": _constraint(asked.text.format if asked.text else None),
     }
     try:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headway.gateway.openai_logprobs import chat_logprobs
+from headway.gateway.answer_form import AnswerForm
 from headway.gateway.response_ids import message_id_of, response_id_of
-from headway.gateway.response_jobs import STORE
+from headway.gateway.response_items import output_items
+from headway.gateway.response_jobs import STORE, form_of_thinking
 from headway.queueing.events import (
     EndReason,
     JobError,
     JobResult,
     JobState,
     JobStatus,
-    TokenLogprob,
     Usage,
 )
 from headway.queueing.messages import Job
@@ -43,6 +43,11 @@ class ResponseForm:
         """The id of the message that answers."""
         return message_id_of(self.job_id)
 
+    @property
+    def answer_form(self) -> AnswerForm:
+        """How its text is read, which is settled when it is posted."""
+        return form_of_thinking(self.job)
+
     def begun(self, status: str) -> dict[str, object]:
         """The response before its end, as ``queued`` or ``in_progress``."""
         return self._object(status)
@@ -57,7 +62,7 @@ class ResponseForm:
         """The response after its end."""
         status = STATUS[result.reason]
         made = self._object(status)
-        made["output"] = self._output(result)
+        made["output"] = output_items(self.answer_form, result)
         made["usage"] = usage_object(result.usage)
         made["error"] = _error(result)
         if status == "incomplete":
@@ -65,25 +70,6 @@ class ResponseForm:
         if status == "completed":
             made["completed_at"] = completed_unix
         return made
-
-    def message(
-        self, status: str, text: str, logprobs: tuple[TokenLogprob, ...] = (), *, is_open: bool = False
-    ) -> dict[str, object]:
-        """The output item; ``is_open``: before it has any content."""
-        return {
-            "id": self.message_id,
-            "type": "message",
-            "status": status,
-            "role": "assistant",
-            "content": [] if is_open else [text_part(text, logprobs)],
-        }
-
-    def _output(self, result: JobResult) -> list[dict[str, object]]:
-        choice = result.choices[0] if result.choices else None
-        is_whole = result.reason is EndReason.STOP
-        if choice is None or (not choice.text and not is_whole and result.reason is not EndReason.LENGTH):
-            return []
-        return [self.message("completed" if is_whole else "incomplete", choice.text, choice.logprobs)]
 
     def _object(self, status: str) -> dict[str, Any]:
         job, notes = self.job, self.job.notes
@@ -125,21 +111,6 @@ class ResponseForm:
 def form_of(status: JobStatus, job: Job) -> ResponseForm:
     """The form of a job that is a response."""
     return ResponseForm(status.job_id, job, status.created_ms // 1000)
-
-
-def text_part(text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> dict[str, object]:
-    """The one content part of an answer."""
-    return {
-        "type": "output_text",
-        "text": text,
-        "annotations": [],
-        "logprobs": shown_logprobs(logprobs),
-    }
-
-
-def shown_logprobs(logprobs: tuple[TokenLogprob, ...]) -> object:
-    """Log-probabilities as chat shows them, without its envelope."""
-    return chat_logprobs(logprobs)["content"]
 
 
 def usage_object(usage: Usage) -> dict[str, object]:

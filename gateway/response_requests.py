@@ -39,7 +39,7 @@ _NO_EFFECT: Final[NoEffect] = {
 
 LOGPROBS: Final = "message.output_text.logprobs"
 _INCLUDABLE: Final = frozenset({LOGPROBS, "reasoning.encrypted_content"})
-"""The second one asks for reasoning items, of which there are none; agents send it with every request."""
+"""The second one asks for thoughts under a seal, which are in plain here; agents send it every time."""
 
 
 Input = str | list[dict[str, Any]]

@@ -14,11 +14,11 @@ from headway.gateway.follow import Following, follow, result_of
 from headway.gateway.gateway import Gateway
 from headway.gateway.metrics import JobMeter
 from headway.gateway.request_record import record_of
-from headway.gateway.response_events import ResponseEvents, cursor_after, last_number
+from headway.gateway.response_events import STRIDE, ResponseEvents, last_number
 from headway.gateway.response_ids import response_id_of
 from headway.gateway.response_objects import ResponseForm
 from headway.queueing.errors import UnknownJobError
-from headway.queueing.events import START, Cursor, EndEvent, JobState, JobStatus, StreamEvent
+from headway.queueing.events import Cursor, EndEvent, JobState, JobStatus, StreamEvent
 
 _NUMBER_DIGITS: Final = 15
 
@@ -76,12 +76,11 @@ class ResponseFrames:
 class ResponseStream(Response):
     """Follows a response from a position on; a reader that leaves does not cancel it."""
 
-    def __init__(self, gateway: Gateway, form: ResponseForm, after: int | None, cursor: Cursor) -> None:
+    def __init__(self, gateway: Gateway, form: ResponseForm, after: int | None) -> None:
         super().__init__()
         self._gateway = gateway
         self._form = form
         self._after = after
-        self._cursor = cursor
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Follow the response to its end."""
@@ -100,7 +99,7 @@ class ResponseStream(Response):
             record_of(scope).note(jobs=(job_id,), error=writer.failure.code if writer.failure else None)
 
     async def _stream(self, writer: EventStreamWriter) -> None:
-        following = follow(self._gateway, self._form.job_id, after=self._cursor)
+        following = follow(self._gateway, self._form.job_id)
         frames = ResponseFrames(self._gateway, following, self._form, after=self._after)
         with self._gateway.metrics.open_streams.track_inprogress():
             try:
@@ -118,7 +117,7 @@ async def open_response_stream(
     """
     after = last_read(headers, query)
     if status.state is not JobState.FINISHED:
-        return ResponseStream(gateway, form, after, cursor_after(after))
+        return ResponseStream(gateway, form, after)
     last = last_number(status.committed_tokens)
     if after is not None and after >= last:
         if after == last:
@@ -128,15 +127,14 @@ async def open_response_stream(
             param="starting_after",
             code="invalid_cursor",
         )
-    cursor = min(cursor_after(after), Cursor(status.committed_tokens, 0))
-    if cursor != START:
-        await _check_kept(gateway, form.job_id, cursor)
-    return ResponseStream(gateway, form, after, cursor)
+    if after is not None and after >= STRIDE:
+        await _check_kept(gateway, form.job_id)
+    return ResponseStream(gateway, form, after)
 
 
-async def _check_kept(gateway: Gateway, job_id: str, cursor: Cursor) -> None:
+async def _check_kept(gateway: Gateway, job_id: str) -> None:
     try:
-        await gateway.queue.read(job_id, cursor, wait_seconds=0)
+        await gateway.queue.read(job_id, Cursor(1, 0), wait_seconds=0)
     except UnknownJobError:
         raise ApiError(
             404,
