@@ -4,7 +4,7 @@ PYTHON ?= python3
 export PYTHON
 BIN := .venv/bin
 
-.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak soak-batch deterministic chaos conformance bench-queue bench-readers bench-stalled bench-structured bench-engine bench-peers soak-memory gpu-check format constraints clean
+.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak soak-batch deterministic chaos conformance bench-queue bench-readers bench-stalled bench-structured bench-batch bench-engine bench-peers soak-memory gpu-check format constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -56,6 +56,9 @@ bench-queue: setup ## what the queue costs its server, and what streaming throug
 	$(BIN)/python ops/bench/queue_cost.py || is_missed=1; \
 	$(BIN)/python ops/bench/stream_cost.py || is_missed=1; \
 	exit $$is_missed
+
+bench-batch: setup ## how much later a chat's first token comes while a batch of 200 lines runs (about 4 minutes)
+	@$(BIN)/python ops/bench/batch_beside.py $(ARGS)
 
 bench-stalled: setup ## does a reader that stops reading slow anybody else down? (about 2 minutes)
 	@$(BIN)/python ops/bench/stalled_reader.py $(ARGS)

@@ -45,8 +45,9 @@ class Process:
 class Service:
     """Everything that runs, in a folder of its own."""
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, folder: Path, stack: ExitStack, *gateway_options: str) -> None:
         self._folder = folder
+        self._gateway_options = gateway_options
         self._stack = stack
         state = StateDir(folder / "state")
         state.prepare()
@@ -67,6 +68,7 @@ class Service:
         """Have a gateway from here on that has not served anybody; an earlier one stays."""
         self.port = free_port()
         gateway = ["gateway", "--redis-url", self.url, "--port", str(self.port), "--log-level", "warning"]
+        gateway += self._gateway_options
         self.gateway = self._headway(f"gateway {self.port}", gateway, "gateway")
         self.wait_for(self.port, "/livez")
 
@@ -81,6 +83,12 @@ class Service:
             self.workers.append(self._headway(f"worker {len(self.workers) + 1}", command))
         for port in ports:
             self.wait_for(port, "/readyz")
+
+    def add(self, name: str, *arguments: str) -> Process:
+        """Start another ``headway`` process."""
+        process = self._headway(name, [*arguments, "--redis-url", self.url, "--log-level", "warning"])
+        self.workers.append(process)
+        return process
 
     def get(self, path: str, *, port: int | None = None, timeout: float = 30.0) -> str:
         """What the gateway answers."""
