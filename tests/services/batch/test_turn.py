@@ -340,3 +340,54 @@ async def settling(service: Service) -> None:
 def code_of(line: dict[str, Any]) -> object:
     error = line["error"]
     return error["code"] if error else line["response"]["body"]["error"]["code"]
+
+
+async def test_an_input_that_goes_while_it_is_read_loses_no_answer_that_was_there(
+    service: Service, rig: Rig
+) -> None:
+    """An object store answers nothing more of a file that was deleted; a disk reads it to its end."""
+    service.settings = replace(service.settings, open_parts=2)
+    lines = [chat_line("0"), chat_line("1", "hold"), chat_line("2")] + [
+        chat_line(f"{n}") for n in range(3, 40)
+    ]
+    batch_id = await service.post(*lines)
+    file = await service.queue.batch_store.file((await service.batch(batch_id)).asked.input_file_id)
+    assert file is not None
+    opening = service.storage.open
+
+    class Reading:
+        def __init__(self, offset: int) -> None:
+            self._opened, self.lasts = opening(file.path, offset), True
+
+        def readline(self, size: int = -1, /) -> bytes:
+            if not self.lasts:
+                raise FileNotFoundError(file.path)
+            return self._opened.readline(size)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._opened, name)
+
+    made: list[Reading] = []
+
+    def opened(path: str, offset: int = 0) -> Any:
+        if path != file.path:
+            return opening(path, offset)
+        made.append(Reading(offset))
+        return made[-1]
+
+    service.storage.open = opened  # type: ignore[method-assign]  # the object store of this test
+    turn = asyncio.create_task(service.turn(batch_id))
+    await until(lambda: len(rig.worker.ended) >= 6)
+    await service.queue.batch_store.remove_file(file)
+    for reading in made:
+        reading.lasts = False
+    for cancel in rig.worker._cancels.values():
+        cancel.set()
+    assert await turn
+    batch = await service.batch(batch_id)
+    assert (batch.state, batch.outcome is not None) == ("failed", True)
+    assert batch.outcome is not None
+    output, errors = await service.results(batch_id)
+    assert len(output) + len(errors) == batch.tally.completed + batch.tally.failed >= 6
+    (fault,) = batch.outcome.faults
+    assert f"the results of {len(output) + len(errors)} of its 40 lines are kept" in fault.message
