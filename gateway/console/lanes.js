@@ -214,14 +214,21 @@ export class Lanes {
     }
   }
 
+  // Whose lanes reach the right edge as it is drawn: newer steps still slide in, and what they tell of lanes is not seen yet.
+  #atTheEdge() {
+    const { steps, base, requests } = this.worker;
+    const seen = steps[Math.max(0, Math.min(steps.length, Math.floor(this.head) - base) - 1)].n;
+    const isThere = ({ lane, first, end }) => lane >= 0 && lane < this.lanes && first <= seen && seen <= (end?.step ?? Infinity);
+    return [...requests.values()].filter(isThere);
+  }
+
   #labels(context, view) {
     const c = colours();
     context.font = "11px ui-sans-serif, system-ui, sans-serif";
     context.textAlign = "left";
     context.textBaseline = "middle";
     const isRoomy = view.row >= 12 && view.gutter > 60;
-    for (const holder of this.worker.lanes) {
-      if (typeof holder === "number" || holder.lane >= this.lanes) continue;
+    for (const holder of this.#atTheEdge()) {
       const { top, tall } = this.#place(view, holder.lane);
       context.fillStyle = this.paint === "tenant" ? tenantColour(holder.tenant) : classColour(holder.cls);
       context.fillRect(view.gutter - 4, top, 3, tall);
@@ -232,8 +239,7 @@ export class Lanes {
     }
     if (!isRoomy) {
       context.fillStyle = c.muted;
-      const busy = this.worker.lanes.filter((holder) => typeof holder !== "number").length;
-      context.fillText(`${busy}`, 4, 9);
+      context.fillText(`${this.#atTheEdge().length}`, 4, 9);
       context.fillText(view.gutter > 60 ? "requests" : "req.", 4, 23);
     }
     context.textBaseline = "alphabetic";

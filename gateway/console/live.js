@@ -12,8 +12,8 @@ const THINNEST = 1 / 250;
 
 const TILES = [
   ["waiting", "Waiting", (at) => short(at.waiting), "interactive"],
-  ["running", "Running", (at) => short(at.running), "decode"],
-  ["rate", "Tokens per second", (at) => short(at.rate), "good"],
+  ["running", "With workers", (at) => short(at.running), "decode"],
+  ["rate", "Tokens / s", (at) => short(at.rate), "good"],
   ["wait", "Predicted wait", (at) => (at.wait === null ? "–" : at.wait ? duration(at.wait * 1000) : "none"), "prefill"],
   ["kv", "KV in use", (at) => percent(at.kv), "accent"],
   ["workers", "Workers ready", (at) => `${at.workers} / ${at.cards}`, "muted"],
@@ -105,7 +105,9 @@ export class Live {
         span.style.flexGrow = part.jobs;
         span.style.background = part.colour;
         span.title = `${part.label}: ${count(part.jobs)} waiting`;
-        write(span, part.jobs / most > 0.09 ? part.label : "");
+        // A name that does not fit would be cut to a letter; it is in the title.
+        const width = (element.querySelector(".class-track").clientWidth * part.jobs) / most;
+        write(span, width > 18 + 7 * part.label.length ? part.label : "");
       });
     });
   }
@@ -121,7 +123,7 @@ export class Live {
       chip.title = `${card.model} on ${card.host}, ${card.state}, KV ${percent(card.kv_used_fraction)}`;
     });
     const card = cards.find((each) => each.worker_id === this.chosen);
-    write($("worker-line"), card ? `${card.model} · ${card.state} · ${card.running} of ${card.max_running} · ${short(card.tokens_per_second)} tokens/s` : "no worker");
+    write($("worker-line"), card ? `${card.model} · ${card.state} · ${card.running} of ${card.max_running} places · ${short(card.tokens_per_second)} tokens/s` : "no worker");
   }
 
   #chip(id) {
@@ -162,9 +164,9 @@ export class Live {
     const phases = [["prefill", c.prefill], ["decode", c.decode]];
     const classes = CLASSES.map((name) => [name, classColour(name)]);
     const first = { phase: phases, class: classes, tenant: [["each tenant has a colour", "linear-gradient(90deg, #5aa9ff, #c084fc, #f472b6, #fbbf24)"]] }[this.lanes.paint];
-    const items = [...first, ["swapped out", c.swapped], ["to be recomputed", c.recomputed], ["joined", c.ink], ["predicted time", c.prefill]];
-    $("legend").replaceChildren(...items.map(([name, colour]) => {
-      const dot = el("i");
+    const items = [...first, ["swapped out", c.swapped], ["to be recomputed", c.recomputed], ["joined", c.ink], ["predicted time", c.prefill, "line"]];
+    $("legend").replaceChildren(...items.map(([name, colour, shape = "block"]) => {
+      const dot = el("i", { class: shape });
       dot.style.background = colour;
       return el("span", {}, dot, name);
     }));

@@ -10,8 +10,10 @@ export const GAP = 10;
 export function drawStrips(context, view, worker, x) {
   const c = colours();
   const shown = worker.steps.slice(view.first);
-  // By what was, not by what was feared: a prediction beyond it is drawn at the top.
+  // By what was, not by what was feared: a prediction beyond it is drawn at the top. By the root, since one long prompt
+  // would press all other steps to the ground.
   const slowest = 1.1 * Math.max(1, ...shown.map((step) => step.real));
+  const part = (micros) => Math.sqrt(Math.min(1, micros / slowest));
   context.save();
   context.font = "10.5px ui-sans-serif, system-ui, sans-serif";
   context.fillStyle = c.lane;
@@ -24,7 +26,7 @@ export function drawStrips(context, view, worker, x) {
   shown.forEach((step, place) => {
     const left = x(view.first + place);
     drawUse(context, view, left, worker.blocks ? Math.min(1, step.blocks / worker.blocks) : 0);
-    drawTime(context, view, left, step.real / slowest, Math.min(1, step.predicted / slowest));
+    drawTime(context, view, left, part(step.real), part(step.predicted));
   });
   context.restore();
 }

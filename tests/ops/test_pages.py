@@ -39,6 +39,7 @@ OTHERS: Final = {
         "--help",
         "--volumes",
         "--cache-ram",
+        "--build-arg",
     ),
     *(
         "--create-namespace",
