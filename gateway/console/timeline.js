@@ -47,7 +47,7 @@ export function drawTimeline(parent, job, marks) {
   const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": "Timeline of the job" });
   rows.forEach((row, at) => {
     svg.append(draw("rect", { class: "track", x: left, y: at * ROW + 4, width: width - left - 10, height: ROW - 10, rx: 4 }));
-    svg.append(draw("text", { class: "row-name", x: 0, y: at * ROW + ROW / 2 + 3 }, shortened(row, left / 7.2)));
+    svg.append(draw("text", { class: "row-name", x: 0, y: at * ROW + ROW / 2 + 3 }, shortened(row, (left - 10) / 7.2)));
   });
   for (const { row, kind, from, to, outcome } of stretches) {
     const y = rows.indexOf(row) * ROW + 4;
