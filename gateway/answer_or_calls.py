@@ -1,7 +1,7 @@
-"""An answer in a given form, or calls of tools instead: one grammar (Lark's notation) for both.
+"""An answer or calls of tools: one grammar (Lark's notation) for both.
 
-The calls come first or not at all, behind the marker that the model was taught, so that what it would have
-liked to do is what it may do.
+Calls stand where the model was taught to write them, so that what it would have liked to do is what it may
+do. Beside a form of the answer they come first or not at all.
 """
 
 from __future__ import annotations
@@ -39,6 +39,36 @@ def answer_or_calls(
     return Constraint(
         grammar=f"start: answer | calls\nanswer: {_json(schema)}\n{calls}\nSPACE: /[ \\n]{{1,4}}/\n"
     )
+
+
+def words_or_strict_calls(
+    tools: Sequence[Tool], tool_format: ToolFormat, *, is_parallel: bool
+) -> Constraint | None:
+    """Words that nothing binds until a call begins, which then has the arguments of its function's schema.
+
+    Functions that are not ``strict`` take any object. None for a format whose calls are no JSON behind a mark
+    of plain text: a token of its own, such as Mistral's, could not be chosen where a grammar binds.
+    """
+    bound = [tool if tool.function.strict else _open(tool) for tool in tools]
+    key = "parameters" if tool_format == "llama3_json" else "arguments"
+    match tool_format:
+        case "hermes":
+            calls = (
+                f"called{'*' if is_parallel else '?'} WORDS\nWORDS: /(?s:.*)/\ncalled: begun SPACE? object"
+            )
+            calls += f' SPACE? "</tool_call>"\nbegun[lazy]: WORDS "{HERMES}"'
+        case "llama3_json":
+            separated = '(";" SPACE? object)*' if is_parallel else ""
+            calls = f"WORDS | SPACE? object {separated}\nWORDS: /\\s*([^{{\\s](?s:.*))?/"
+        case _:
+            return None
+    called = _json(call_schema(bound, key))
+    return Constraint(grammar=f"start: {calls}\nobject: {called}\nSPACE: /[ \\n]{{1,4}}/\n")
+
+
+def _open(tool: Tool) -> Tool:
+    function = tool.function.model_copy(update={"parameters": {"type": "object"}})
+    return tool.model_copy(update={"function": function})
 
 
 def _json(schema: dict[str, Any] | bool) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.gateway.answer_form import AnswerForm
-from headway.gateway.answer_or_calls import answer_or_calls
+from headway.gateway.answer_or_calls import answer_or_calls, words_or_strict_calls
 from headway.gateway.errors import invalid_request
 from headway.gateway.model_directory import UNKNOWN, Formats
 from headway.gateway.openai_requests import ChatRequest
@@ -37,6 +37,8 @@ class ChatTerms:
     is_parallel: bool
     calls_lead: bool
     """Whether the answer is either calls or in the form asked for."""
+    leaves_room: bool
+    """Whether thoughts and words may precede what the constraint binds."""
 
     def shown(self) -> list[dict[str, Any]]:
         """The tools as the chat template shows them."""
@@ -64,7 +66,7 @@ def chat_terms(request: ChatRequest, formats: Formats = UNKNOWN) -> ChatTerms:
     tools = _wanted(tuple(request.tools or ()), choice)
     constraint, param = request.constraint()
     is_parallel = request.parallel_tool_calls is not False
-    calls_lead = False
+    calls_lead = leaves_room = False
     match choice.mode:
         case "required":
             constraint = Constraint(json_schema=calls_schema(tools, most=None if is_parallel else 1))
@@ -72,17 +74,27 @@ def chat_terms(request: ChatRequest, formats: Formats = UNKNOWN) -> ChatTerms:
         case "named":
             constraint = Constraint(json_schema=arguments_schema(tools[0]))
             param = "tools"
+        case _ if constraint is None and any(tool.function.strict for tool in tools):
+            constraint = words_or_strict_calls(tools, formats.tools, is_parallel=is_parallel)
+            param, leaves_room = "tools", constraint is not None
         case _ if tools and constraint is not None:
             constraint, calls_lead = _with_calls(constraint, param, tools, formats, is_parallel), True
         case _:
             pass
-    return ChatTerms(tools, choice, constraint, param, is_parallel, calls_lead)
+    return ChatTerms(tools, choice, constraint, param, is_parallel, calls_lead, leaves_room)
 
 
-def template_kwargs(request: ChatRequest) -> dict[str, Any]:
-    """What else the chat template is told; ``reasoning_effort`` by the names that templates know."""
+def template_kwargs(request: ChatRequest, *, leaves_room: bool = False) -> dict[str, Any]:
+    """What else the chat template is told; ``reasoning_effort`` by the names that templates know.
+
+    ``leaves_room``: the answer is bound, but may begin with thoughts all the same.
+    """
     effort = request.reasoning_effort
-    told = {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+    told: dict[str, Any] = {}
+    if effort is not None:
+        told = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+    elif leaves_room:
+        told = {"enable_thinking": None}  # neither: as the template has it
     return told | (request.chat_template_kwargs or {})
 
 

@@ -46,7 +46,7 @@ def chat_job(
     told = {
         "messages": [message.model_dump(exclude_none=True) for message in request.messages],
         "tools": terms.shown(),
-        "chat_template_kwargs": template_kwargs(request),
+        "chat_template_kwargs": template_kwargs(request, leaves_room=terms.leaves_room),
         "constraint": terms.constraint,
     }
     return _job(request, headers, sampling, told, caller=caller)

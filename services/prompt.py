@@ -31,12 +31,12 @@ def prompt_of(job: Job, tokenizer: Tokenizer) -> Prompt:
             return Prompt(tokenizer.encode(job.prompt, add_special_tokens=True))
         return Prompt(job.prompt_token_ids or ())
     names: dict[str, Any] = dict(job.chat_template_kwargs)
-    if job.constraint is not None:
-        # The form binds the first token: there is no room for thoughts, so templates that can leave them out.
-        names.setdefault("enable_thinking", False)
+    # A form binds the first token: there is no room for thoughts, so templates that can leave them out. Where
+    # it binds later (strict calls in auto), the job says neither: as the template has it.
+    is_bound = job.constraint is not None and names.setdefault("enable_thinking", False) is not None
     messages = [message.model_dump(mode="json", exclude_none=True) for message in job.messages]
     token_ids = tokenizer.render_chat(messages, job.tools, names)
-    return Prompt(token_ids, "" if job.constraint is not None else _opening(token_ids, tokenizer))
+    return Prompt(token_ids, "" if is_bound else _opening(token_ids, tokenizer))
 
 
 def _opening(token_ids: tuple[int, ...], tokenizer: Tokenizer) -> str:
