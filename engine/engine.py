@@ -73,6 +73,8 @@ class Engine:
             memory=built,
             max_draft_tokens=max_draft_tokens,
         )
+        self.limits = limits
+        """Those of the start."""
         self._transcripts: dict[str, Transcript] = {}
         self.profile = StepProfile() if clock is None else StepProfile(clock)
         """Where the time went since the start."""
@@ -110,6 +112,10 @@ class Engine:
     def set_weight(self, tenant: str, weight: float) -> None:
         """A tenant's share from now on, of service and of the cache; ValueError unless above 0 and finite."""
         self._scheduler.set_weight(tenant, weight)
+
+    def set_limits(self, limits: StepLimits) -> None:
+        """Other caps from the next step on; see ``Scheduler.set_limits``."""
+        self._scheduler.set_limits(limits)
 
     def set_priority(self, request_id: str, priority: int) -> None:
         """Move a live request to another class. Unknown ids leave no state."""

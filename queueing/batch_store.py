@@ -157,6 +157,10 @@ class BatchStore:
         """Batches that somebody must work on, those that wait longest first."""
         return tuple(_texts(await self._commands.call("ZRANGE", BATCHES_OPEN, 0, -1)))
 
+    async def count_open(self) -> int:
+        """How many they are."""
+        return cast("int", await self._commands.call("ZCARD", BATCHES_OPEN))
+
     async def batches_until(self, created_ms: int, limit: int) -> tuple[str, ...]:
         """Batches that were accepted up to then, the oldest first."""
         reply = await self._commands.call("ZRANGEBYSCORE", BATCHES, "-inf", created_ms, "LIMIT", 0, limit)

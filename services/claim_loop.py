@@ -13,6 +13,7 @@ from typing import Final
 from headway.queueing.claims import Claim
 from headway.queueing.errors import QueueUnavailableError
 from headway.queueing.events import JobError
+from headway.queueing.messages import Priority
 from headway.queueing.protocol import Queue, Wakeup
 from headway.services.backoff import Backoff
 from headway.services.claim_table import ClaimTable
@@ -28,6 +29,8 @@ MOST_PER_CLAIM: Final = 8
 """Two idle workers that wake for the same burst share it; more per call would give it all to the first."""
 KV_FULL: Final = 0.95
 """Past this share of used and promised blocks a new job would only wait here; elsewhere may be room."""
+PEEK_SECONDS: Final = 0.02
+"""A worker full of batch jobs looks so often whether somebody better waits: hints do not tell classes."""
 EMPTY_PAUSE_SECONDS: Final = 0.02
 """After a wake-up that brought nothing, because another worker was faster."""
 
@@ -82,7 +85,8 @@ class ClaimLoop:
 
     async def _turn(self, tasks: asyncio.TaskGroup) -> None:
         room = self._room()
-        claims = await self._queue.claim(self._model.name, self._worker_id, room) if room > 0 else ()
+        most = room or await self._room_for_better()
+        claims = await self._queue.claim(self._model.name, self._worker_id, most) if most > 0 else ()
         for job in [self._table.accept(claim) for claim in claims]:
             if self._is_suspect(job) and len(self._table) > 1:
                 self._table.hand_back(job)
@@ -107,6 +111,24 @@ class ClaimLoop:
         free = self._max_sequences + self._lookahead - self._table.sequences
         return max(0, min(free, MOST_PER_CLAIM))
 
+    async def _room_for_better(self) -> int:
+        """How many jobs of better classes to take in though batch jobs have every place: these stand back."""
+        if not self._is_full_of_batch:
+            return 0
+        waiting = (await self._queue.depth(self._model.name)).queued
+        better = sum(count for band, count in waiting.items() if band is not Priority.BATCH)
+        beyond = self._table.sequences - self._max_sequences - self._lookahead
+        return max(0, min(better, MOST_PER_CLAIM, self._max_sequences - beyond))
+
+    @property
+    def _is_full_of_batch(self) -> bool:
+        if self._is_clearing or any(map(self._is_suspect, self._table)):
+            return False
+        return (
+            self._table.has_batch
+            and self._engine.load.kv_blocks_used < KV_FULL * self._engine.load.kv_blocks_total
+        )
+
     @property
     def _lookahead(self) -> int:
         """Jobs claimed beyond the engine's slots, so that a slot is refilled without a round trip."""
@@ -127,10 +149,9 @@ class ClaimLoop:
             self._was_woken = False
             await asyncio.sleep(EMPTY_PAUSE_SECONDS)
             return
+        seconds = PEEK_SECONDS if not for_work and self._is_full_of_batch else WAIT_SECONDS
         waiting = asyncio.create_task(
-            self._queue.wait(
-                self._model.name, self._worker_id, for_work=for_work, timeout_seconds=WAIT_SECONDS
-            )
+            self._queue.wait(self._model.name, self._worker_id, for_work=for_work, timeout_seconds=seconds)
         )
         changed = asyncio.create_task((self._stopped if for_work else self._table.changed).wait())
         try:

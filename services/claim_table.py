@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from headway.queueing.claims import Claim
 from headway.queueing.events import EndReason, JobError
+from headway.queueing.messages import Priority
 from headway.services.answer import Answer
 from headway.services.claimed_job import ClaimedJob, Phase
 from headway.services.engine_thread import EngineThread
@@ -72,6 +73,16 @@ class ClaimTable:
     def sequences(self) -> int:
         """Engine slots in use or spoken for: open requests, and one for each job on its way in."""
         return sum(len(job.open_requests) or job.phase is not Phase.ENDED for job in self._jobs.values())
+
+    @property
+    def has_batch(self) -> bool:
+        """Whether jobs of the lowest class run here."""
+        return any(
+            job.phase is Phase.RUNNING
+            and job.prepared is not None
+            and job.prepared.job.priority is Priority.BATCH
+            for job in self._jobs.values()
+        )
 
     def holds(self, job: ClaimedJob) -> bool:
         """Whether this very claim is still ours."""

@@ -18,6 +18,7 @@ from headway.engine.engine import Engine
 from headway.engine.errors import DeadlineError, RequestError
 from headway.engine.values import EngineLoad, FinishReason, Output, RequestKey, RequestSpec
 from headway.services.flow_control import FlowControl
+from headway.services.standing_back import StandingBack
 
 QUIET_SECONDS: Final = 1.0
 """Idle for this long, the engine recounts its books: late enough to be in nobody's way."""
@@ -69,6 +70,7 @@ class EngineThread:
         self._observe_step = observe_step
         self._clock = clock
         self._flow = FlowControl(unacknowledged_tokens)
+        self._back = StandingBack(engine.limits)
         self._inbox: deque[_Command] = deque()
         self._outbox: deque[tuple[Output, ...]] = deque()
         self._work = threading.Condition()
@@ -150,11 +152,16 @@ class EngineThread:
     def _wait_for_work(self) -> bool:
         """Sleep until a command comes, a request can run, or a time has come; False: stop."""
         with self._work:
-            while not (self._inbox or self._is_stopping or self._engine.has_runnable):
+            while not (self._inbox or self._is_stopping or self._has_runnable):
                 seconds = self._longest_sleep()
                 if not self._sleep(seconds) and seconds is not None:
                     break
             return not self._is_stopping
+
+    @property
+    def _has_runnable(self) -> bool:
+        # Who is held for others goes on where these cannot.
+        return self._engine.has_runnable or self._back.is_holding
 
     def _sleep(self, seconds: float | None) -> bool:
         """Until a command comes; False: the time is over."""
@@ -190,17 +197,37 @@ class EngineThread:
 
     def _step(self) -> tuple[Output, ...]:
         steps_before, started = self._engine.load.steps, self._clock()
+        self._make_way(started)
         outputs = self._engine.step(started)
         if self._engine.load.steps > steps_before:
             self._observe_step(self._clock() - started)
+        elif self._back.is_holding:  # those for whom they are held cannot run now
+            self._back.rest(started)
         ended = {output.key.request_id for output in outputs if output.finish_reason is not None}
         for output in outputs:
+            if output.token_ids:
+                self._back.answered(output.key.request_id)
             for held in self._flow.emitted(output.key.request_id, len(output.token_ids)):
                 if held not in ended:
                     self._engine.hold(held)
         for request in ended:
-            self._flow.close(request)
+            self._close(request)
         return outputs
+
+    def _make_way(self, now: float) -> None:
+        """Let batch requests stand back for others, or go on."""
+        change = self._back.begin(now)
+        for request in change.held:
+            self._engine.hold(request)
+        for request in change.freed:
+            if not self._flow.holds(request):
+                self._engine.unhold(request)
+        if change.limits is not None:
+            self._engine.set_limits(change.limits)
+
+    def _close(self, request: str) -> None:
+        self._flow.close(request)
+        self._back.closed(request)
 
     def _obey(self, command: _Command) -> list[Output]:
         match command:
@@ -208,7 +235,7 @@ class EngineThread:
                 return self._add(job, specs)
             case _Cancel(requests):
                 for request in requests:
-                    self._flow.close(request)
+                    self._close(request)
                     self._engine.cancel(request, FinishReason.CANCELLED)
             case _Weigh(weights):
                 for tenant, weight in weights:
@@ -216,7 +243,8 @@ class EngineThread:
             case _Acknowledge(tokens):
                 for job, count in tokens:
                     for request in self._flow.acknowledged(job, count):
-                        self._engine.unhold(request)
+                        if not self._back.holds(request):
+                            self._engine.unhold(request)
         return []
 
     def _add(self, job: str, specs: tuple[RequestSpec, ...]) -> list[Output]:
@@ -224,7 +252,8 @@ class EngineThread:
         refused: list[Output] = []
         for spec in specs:
             try:
-                self._engine.add(spec, self._clock())
+                self._engine.add(spec, now := self._clock())
+                self._back.opened(spec, now)
             except DeadlineError as error:
                 # Fewer choices than were asked for are no answer in time: all of them end.
                 place = specs.index(spec)
@@ -236,7 +265,7 @@ class EngineThread:
         return refused
 
     def _refused(self, spec: RequestSpec, reason: FinishReason, error: RequestError) -> Output:
-        self._flow.close(spec.request_id)
+        self._close(spec.request_id)
         key = RequestKey(spec.request_id, spec.epoch)
         return Output(key, "", (), finish_reason=reason, error_message=str(error))
 

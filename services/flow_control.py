@@ -42,6 +42,11 @@ class FlowControl:
         if not flow.requests:
             del self._flows[job]
 
+    def holds(self, request: str) -> bool:
+        """Whether it must not go on before more of its job's tokens are written."""
+        flow = self._flows.get(self._job_of.get(request, ""))
+        return flow is not None and flow.is_held
+
     def emitted(self, request: str, tokens: int) -> tuple[str, ...]:
         """Count what came out; returns the requests to hold now."""
         flow = self._flows.get(self._job_of.get(request, ""))

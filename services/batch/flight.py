@@ -78,7 +78,8 @@ class Flight:
         self._models = models
         self._forms = forms
         self._clock = clock
-        self._most = most
+        self.most = most
+        """Lines on their way at a time; those that are stay."""
         self._flying: list[_Flying] = []
         self._done: list[tuple[int, Answered]] = []
         self._rests_until = 0.0
@@ -99,7 +100,7 @@ class Flight:
     def has_room(self) -> bool:
         """Whether another line may be on its way."""
         size_bytes = sum(flying.line.size_bytes for flying in self._flying)
-        return len(self._flying) < self._most and size_bytes < MOST_BYTES
+        return len(self._flying) < self.most and size_bytes < MOST_BYTES
 
     async def prepare(self) -> None:
         """Learn how the models write; raises QueueUnavailableError."""

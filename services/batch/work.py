@@ -20,6 +20,7 @@ from headway.services.batch.asked import Terms
 from headway.services.batch.flight import Flight
 from headway.services.batch.line import Line, raw_lines, read_line
 from headway.services.batch.open_part import OpenPart
+from headway.services.batch.room import lines_in_flight
 from headway.services.batch.settings import StepSettings
 from headway.services.batch.storage import OpenFile, Storage
 from headway.services.constraint import constraint_refusal
@@ -58,7 +59,7 @@ class Work:
         self._seconds_left = 0.0
         self._now_unix = 0
         self._shown = Tally()
-        models = ModelDirectory(around.queue, ttl_seconds=2.0, clock=around.clock)
+        self._models = models = ModelDirectory(around.queue, ttl_seconds=2.0, clock=around.clock)
         self._forms = ConstraintChecks(constraint_refusal)
         self._flight = Flight(
             around.queue,
@@ -95,10 +96,18 @@ class Work:
         if shown != self._shown:
             await self._store.show_progress(batch_id, shown)
             self._shown = shown
+        await self._leave_room(now_ms)
         batch = await self._store.batch(batch_id)
         if batch is not None and batch.cancelling_ms:
             return "cancelled"
         return "expired" if self._seconds_left <= 0 else None
+
+    async def _leave_room(self, now_ms: int) -> None:
+        """Have no more lines in the queue than is right beside what others ask."""
+        fleet = await self._models.fleet()
+        models = fleet.served if self._checked.model is None else (self._checked.model,)
+        most = self._around.settings.most_in_flight
+        self._flight.most = await lines_in_flight(self._around.queue, models, fleet.workers, most, now_ms)
 
     async def advance(self) -> int:
         """Post what there is room for, collect what is done, commit what is whole; how many lines it was."""

@@ -1,0 +1,125 @@
+"""Batch requests stand back while somebody waits for a first token, and leave steps short for who comes next.
+
+The scheduler gives a better class its tokens first, but every step also holds the batch's decodes, and who
+comes waits for the end of the step under way. So, where others were here lately:
+
+    a first token is awaited      batch requests are held: their blocks stay, they are in no step
+    otherwise                     few of them compute, in steps so short that who comes finds their end soon
+
+All are held for two seconds at most in a row, then none for a moment: no batch stands still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Final
+
+from headway.engine.limits import StepLimits
+from headway.engine.values import RequestSpec
+
+BATCH_BAND: Final = 2
+"""The lowest class, as ``translate.BAND`` numbers them."""
+LATELY_SECONDS: Final = 10.0
+LONGEST_SECONDS: Final = 2.0
+REST_SECONDS: Final = 0.1
+PLACES_PART: Final = 4
+"""One in so many of a step's places is for batch requests where others were here lately."""
+SHORT_STEP_SECONDS: Final = 0.02
+"""Of a step that batch requests share with nobody, or with answers that have begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is different from the next step on."""
+
+    held: tuple[str, ...] = ()
+    freed: tuple[str, ...] = ()
+    limits: StepLimits | None = None
+    """None: as they are."""
+
+
+@dataclass(slots=True)
+class StandingBack:
+    """Owned by the engine's thread, told of what comes, gets tokens and goes. Times: monotonic seconds."""
+
+    limits: StepLimits
+    """Those that the operator set."""
+    _batch: dict[str, None] = field(default_factory=dict[str, None])
+    _awaited: set[str] = field(default_factory=set[str])
+    """Requests of better classes that have no token yet."""
+    _held: tuple[str, ...] = ()
+    _holds_since: float = 0.0
+    """Since when somebody has waited for a first token, without a rest."""
+    _rests_until: float = float("-inf")
+    _others_at: float = float("-inf")
+    _is_short: bool = False
+
+    def opened(self, spec: RequestSpec, now: float) -> None:
+        """A request was added."""
+        if spec.priority >= BATCH_BAND:
+            self._batch[spec.request_id] = None
+        else:
+            self._awaited.add(spec.request_id)
+            self._others_at = now
+
+    def answered(self, request: str) -> None:
+        """It has a token."""
+        self._awaited.discard(request)
+
+    def closed(self, request: str) -> None:
+        """It ended."""
+        self._awaited.discard(request)
+        self._batch.pop(request, None)
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether anybody is held."""
+        return bool(self._held)
+
+    def holds(self, request: str) -> bool:
+        """Whether it must not go on now, whatever its reader does."""
+        return request in self._held
+
+    def begin(self, now: float) -> Change:
+        """What the step that begins now is to have."""
+        stands_back = bool(self._awaited)
+        if not stands_back or now < self._rests_until:
+            self._holds_since = now
+        elif now - self._holds_since >= LONGEST_SECONDS:
+            self.rest(now)
+        wanted = tuple(self._wanted(now))
+        held = tuple(each for each in wanted if each not in self._held)
+        freed = tuple(each for each in self._held if each not in wanted and each in self._batch)
+        self._held = wanted
+        return Change(held, freed, self._limits(now, is_short=len(wanted) < len(self._batch)))
+
+    def rest(self, now: float) -> None:
+        """Nobody is held from the next step on, for a moment."""
+        self._rests_until = now + REST_SECONDS
+
+    def _wanted(self, now: float) -> Iterable[str]:
+        """Who is to be held."""
+        if now < self._rests_until:
+            return ()
+        if self._awaited:
+            return self._batch
+        if now - self._others_at < LATELY_SECONDS:
+            return islice(self._batch, max(1, self.limits.max_sequences // PLACES_PART), None)
+        return ()
+
+    def _limits(self, now: float, *, is_short: bool) -> StepLimits | None:
+        is_short = is_short and now - self._others_at < LATELY_SECONDS
+        if is_short == self._is_short:
+            return None
+        self._is_short = is_short
+        if not is_short:
+            return self.limits
+        return replace(
+            self.limits,
+            max_gap_seconds=min(self.limits.max_gap_seconds, SHORT_STEP_SECONDS),
+            max_step_seconds=max(
+                self.limits.min_step_seconds, min(self.limits.max_step_seconds, SHORT_STEP_SECONDS)
+            ),
+        )
