@@ -138,7 +138,7 @@ def test_without_a_place_for_files_there_is_no_batch_service_and_with_two_no_rel
 
 
 def test_a_batch_services_settings_and_probes_are_the_commands() -> None:
-    asked = {
+    asked: Manifest = {
         "concurrency": 7,
         "inFlight": 99,
         "webhooks": {"allowPrivate": True},
@@ -189,7 +189,8 @@ def test_a_cpu_worker_takes_as_many_threads_as_it_asks_for_cores() -> None:
     assert environment(worker)["HEADWAY_THREADS"] == {
         "resourceFieldRef": {"resource": "requests.cpu", "divisor": "1"}
     }
-    for asked in ({"gpus": 1}, {"resources": {}}):
+    others: tuple[Manifest, ...] = ({"gpus": 1}, {"resources": {}})
+    for asked in others:
         worker = of_kind(render(TRIAL | {"models": [MODEL | asked]}), "Deployment")["demo-headway-big"]
         assert "HEADWAY_THREADS" not in environment(worker)
 
