@@ -61,12 +61,17 @@ class Unanswered:
         key = None if job.idempotency_key is not None else new_key(self._wall_clock, self._rng)
         try:
             submitted = await self._admission.submit(job, key=key)
-            await await_end(self._queue, job, submitted.job_id)
         except NotNowError:
             raise  # an answer: nothing was written
         except QueueUnavailableError:
             if key is not None:
                 self._remember(str(JobId(lane_of(job.model), key)))
+            raise
+        try:
+            await await_end(self._queue, job, submitted.job_id)
+        except QueueUnavailableError:
+            if key is not None:
+                self._remember(submitted.job_id)
             raise
         return submitted
 

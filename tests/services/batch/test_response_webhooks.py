@@ -20,6 +20,8 @@ from tests.gateway.scripted_worker import Script
 from tests.services.batch.batch_fleet import BatchFleet
 from tests.services.batch.webhook_receiver import Receiver, receiving
 
+from headway.gateway import unanswered
+from headway.queueing.errors import NotNowError
 from headway.queueing.events import EndReason, JobError
 from headway.queueing.redis_queue import RedisQueue
 from headway.queueing.webhook_store import EVENTS, RESPONSE_EVENTS, Webhook
@@ -152,6 +154,23 @@ async def test_a_deleted_response_is_told_of_no_more_and_a_running_one_is_looked
     now_ms = await rig.queue.batch_store.now_ms()
     assert await rig.queue.webhook_store.awaited(now_ms, 10) == ()
     assert await rig.queue.webhook_store.awaited(now_ms + MOST_PAUSE_MS, 10) == (job_id,)
+
+
+async def test_a_response_whose_end_could_not_be_written_down_is_not_accepted_and_taken_back(
+    rig: Rig, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: object) -> None:
+        raise NotNowError("the server is full")
+
+    monkeypatch.setattr(unanswered, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(rig.queue.webhook_store, "await_end", full)
+    rig.worker.script = Script(hold_at=0)
+    await webhook_of(rig, receiver)
+    async with rig.client() as http:
+        asked = {"model": "tiny", "input": "hi", "background": True, "tenant": "acme"}
+        assert (await http.post("/v1/responses", json=asked)).status_code == 503
+        await rig.until_ended()
+    assert list(rig.worker.ended.values()) == [EndReason.CANCELLED]
 
 
 async def test_a_sender_that_is_killed_in_the_middle_is_followed_by_one_that_arrives(
