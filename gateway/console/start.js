@@ -51,6 +51,8 @@ function route() {
   const [wanted, ...rest] = location.hash.replace(/^#\/?/, "").split("/");
   const page = PAGES.includes(wanted) ? wanted : "live";
   const isLocked = Boolean(lockedWhy) && page !== "try";
+  // Another page, or another job's timeline, begins at its top.
+  if ($(page).hidden || rest.length) scrollTo(0, 0);
   for (const name of PAGES) {
     $(name).hidden = name !== page || isLocked;
     document.querySelector(`.tabs a[href="#/${name}"]`).toggleAttribute("aria-current", name === page);

@@ -267,9 +267,11 @@ async def test_100_tenants_and_256_sequences_fit_into_the_page(
         for page in PAGES:
             await browser.run("location.hash = `#/${arguments[0]}`", page)
             await browser.until("!document.getElementById(arguments[0]).hidden", page)
+            assert await browser.run("return scrollY") == 0, "a page begins at its top"
             assert await browser.run("return document.documentElement.scrollWidth - innerWidth") <= 0, page
             assert await browser.run(CUT_OFF) == [], page
             await browser.picture(tmp_path / f"{size}-{page}.png")
+            await browser.run("scrollTo(0, 9999)")
         await browser.run("location.hash = '#/tenants'")
         await browser.until("document.querySelectorAll('#tenant-rows .row:not(.head)').length === 100")
         await browser.write("#tenant-filter", "-09")
