@@ -93,7 +93,8 @@ def rules(url: str) -> list[str]:
 
 def report(url: str, path: Path) -> None:
     """Run every query of a dashboard; an error stops the program, a panel without values is named."""
-    told, empty = 0, []
+    told = 0
+    empty: list[str] = []
     for title, expressions in queries(path):
         answers = [ask(url, expression) for expression in expressions]
         told += 1
