@@ -35,6 +35,7 @@ KINDS = {
     "q4": (WeightKind.Q4_1, WeightKind.Q8_0),  # the demo model's file: Q4_1 layers, a Q8_0 head
     "q8_0": (WeightKind.Q8_0, WeightKind.Q8_0),
     "int8": (WeightKind.INT8, WeightKind.INT8),
+    "int8_many": (WeightKind.INT8_MANY, WeightKind.Q8_0),  # q4-int8 where tokens are many
     "bf16": (WeightKind.BF16, WeightKind.BF16),
 }
 MOST_DECODE_ROWS = 64
@@ -49,7 +50,7 @@ def random_weight(kind: WeightKind, outputs: int, inputs: int) -> WeightRows:
     """Speed does not depend on values, as long as they are ordinary numbers."""
     if kind is WeightKind.BF16:
         return bf16_rows(torch.rand(outputs, inputs))
-    if kind is WeightKind.INT8:
+    if kind in {WeightKind.INT8, WeightKind.INT8_MANY}:
         values = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8)
         return WeightRows(kind, inputs, values, torch.rand(outputs))
     blocks = torch.randint(0, 256, (outputs * inputs // GROUP, BLOCK_BYTES[kind]), dtype=torch.uint8)
