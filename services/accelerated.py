@@ -94,7 +94,7 @@ def _refuse_what_is_for_cpus(settings: WorkerSettings, device: torch.device) -> 
     for is_asked, option in (
         (settings.is_deterministic, "--deterministic"),
         (settings.kv_cache_dtype == "int8", "--kv-cache-dtype int8"),
-        (settings.quantization == "q4", "--quantization q4"),
+        (settings.quantization in {"q4", "q4-int8"}, f"--quantization {settings.quantization}"),
         (settings.cpu_kernels == "native", "--cpu-kernels native"),
     ):
         if is_asked:

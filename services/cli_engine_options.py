@@ -32,7 +32,7 @@ QuantizationOption = Annotated[
     typer.Option(
         "--quantization",
         envvar="HEADWAY_QUANTIZATION",
-        help="Of the weights; auto: the fastest within 1% of bfloat16, on a GPU none; q4: CPU, fp8: GPU.",
+        help="Of the weights; auto: the fastest within 1%, on a GPU none; q4, q4-int8: CPU, fp8: GPU.",
     ),
 ]
 KvCacheDTypeOption = Annotated[

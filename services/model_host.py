@@ -173,7 +173,7 @@ def _torch(settings: WorkerSettings, placement: Placement) -> _Loaded:
     if accelerated is not None:
         return _Loaded(accelerated.runner, checkpoint.tokenizer(), accelerated.kernels, "in memory")
     if settings.quantization == "fp8":
-        raise UsageError("--quantization fp8 is for GPUs", hint="on a CPU take int8, q4 or auto")
+        raise UsageError("--quantization fp8 is for GPUs", hint="on a CPU take int8, q4, q4-int8 or auto")
     kv_cache_bytes = settings.kv_cache_bytes or default_kv_cache_bytes()
     runner = TorchRunner.load(
         checkpoint,

@@ -22,7 +22,7 @@ DType = Literal["auto", "float32", "bfloat16"]
 LogFormat = Literal["auto", "json", "pretty"]
 PolicyName = Literal["fair", "fcfs", "priority", "static", "dynamic"]
 CpuKernels = Literal["auto", "native", "torch"]
-Quantization = Literal["auto", "none", "int8", "q4", "fp8"]
+Quantization = Literal["auto", "none", "int8", "q4", "q4-int8", "fp8"]
 KvCacheDType = Literal["auto", "bf16", "int8"]
 
 Speculation = Literal["off", "prompt-lookup"]
