@@ -25,6 +25,7 @@ MODULES: tuple[str, ...] = (
     "block_copy",
     "sampling_launches",
     "matmul_cases",
+    "fixed_matmul",
     "quantize_rows",
     "row_gather",
     "token_mask",
