@@ -24,6 +24,7 @@ MODULES: tuple[str, ...] = (
     "elementwise_cases",
     "block_copy",
     "sampling_launches",
+    "row_log_probabilities",
     "matmul_cases",
     "fixed_matmul",
     "quantize_rows",

@@ -9,10 +9,13 @@ rows, and whose ``topk`` takes any of several equal ones: here they come in the 
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from headway.kernels.launch import Chip, Launch
+from headway.kernels.cases import Case, Outputs, Trial, noise
+from headway.kernels.launch import Chip, Counts, Launch
 from headway.kernels.triton_language import Operand, constexpr, jit, tl
 
 TILE = 2048
@@ -75,3 +78,36 @@ def log_total_launch(logits: Tensor, out: Tensor, *, chip: Chip) -> Launch:
         {"TILE": TILE},
         num_warps=256 // chip.warp_size,
     )
+
+
+def log_total_counts(rows: int, vocab: int) -> Counts:
+    """Logits read once (the second time they are in the cache); a maximum, an e^x and an add for each."""
+    return Counts(4 * rows * vocab, 4 * rows, 3 * rows * vocab)
+
+
+def _prepare(device: torch.device, chip: Chip, *, rows: int, vocab: int) -> Trial:
+    logits = noise((rows, vocab), torch.float32, device, seed=0) * 4
+    out = torch.empty(rows, device=device)
+
+    def launch() -> Outputs:
+        log_total_launch(logits, out, chip=chip).run()
+        return (out,)
+
+    return Trial(launch, lambda: (log_total_reference(logits),))
+
+
+def _case(label: str, rows: int, vocab: int, *, tiny: bool = False) -> Case:
+    return Case(
+        "log-probability total",
+        label,
+        log_total_counts(rows, vocab),
+        partial(_prepare, rows=rows, vocab=vocab),
+        tiny=tiny,
+        absolute_tolerance=2e-5,
+    )
+
+
+CASES = (
+    _case("Llama 3, 32 rows", 32, 128_256),
+    _case("tiny", 3, 2500, tiny=True),
+)
