@@ -116,6 +116,7 @@ def worker(
         ),
     ] = 256,
     webhook_allow_private: batch_options.AllowPrivate = False,
+    ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
     log_format: options.LogFormatOption = "auto",
     log_level: options.LogLevel = "info",
 ) -> None:
@@ -129,6 +130,7 @@ def worker(
         files=files or default_files(),
         concurrency=concurrency,
         allows_private_webhooks=webhook_allow_private,
+        ready_fd=ready_fd,
         log_format=log_format,
         log_level=log_level,
         step=StepSettings(most_in_flight=in_flight),

@@ -48,6 +48,8 @@ class BatchSettings:
     concurrency: int = 4
     """Batches worked on at a time."""
     allows_private_webhooks: bool = False
+    ready_fd: int | None = None
+    """Told once it serves, and closed; None: nobody asked."""
     log_format: LogFormat = "auto"
     log_level: str = "info"
     step: StepSettings = StepSettings()
