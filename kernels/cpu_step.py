@@ -21,7 +21,7 @@ from torch import Tensor
 from headway.kernels.cpu_gemm import Epilogue, PackedWeight, WeightRecord
 
 Int32s = NDArray[np.int32]
-MANY_TOKENS: Final = 16
+MANY_TOKENS: Final = 24
 """From here on a product's time is its arithmetic, and with fewer tokens it is reading the weights."""
 
 _KV_ELEMENTS = {torch.float32: 0, torch.bfloat16: 1, torch.uint8: 2}

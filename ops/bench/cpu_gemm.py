@@ -178,8 +178,9 @@ def compare(native: ctypes.CDLL, loop: ctypes.CDLL, rows: int, kinds: Sequence[s
         if name in chains:
             line += f" {chains[name].bytes / taken / 1e9:6.1f} GB/s"
             line += f"   of read {median_ratio(times[f'{name} read'], times[name]):4.2f}"
-            for peer in peers:
-                line += f"   against oneDNN {peer} {median_ratio(times[f'oneDNN {peer}'], times[name]):4.2f}"
+            for other in peers:
+                ratio = median_ratio(times[f"oneDNN {other}"], times[name])
+                line += f"   against oneDNN {other} {ratio:4.2f}"
         print(line, flush=True)
 
 
