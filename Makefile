@@ -4,7 +4,7 @@ PYTHON ?= python3
 export PYTHON
 BIN := .venv/bin
 
-.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak soak-batch deterministic chaos conformance bench-queue bench-readers bench-stalled bench-structured bench-batch bench-engine bench-peers soak-memory gpu-check format constraints clean
+.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak soak-batch deterministic chaos conformance bench-queue bench-readers bench-stalled bench-start bench-structured bench-batch bench-engine bench-peers soak-memory gpu-check format constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -71,6 +71,9 @@ soak-memory: setup ## does a worker's memory grow under half an hour of mixed jo
 
 gpu-check: setup ## every kernel and the engine on this machine's GPU, against the CPU and the chip's limits (under 8 minutes)
 	@$(BIN)/python ops/gpu_check $(ARGS)
+
+bench-start: setup ## how long `headway up` takes, the first time and the second, and what of it goes where (about 2 minutes)
+	@$(BIN)/python ops/bench/start.py $(ARGS)
 
 bench-structured: setup ## what it costs to hold 16 answers to a JSON Schema, in turns with free ones (about 5 minutes)
 	@$(BIN)/python ops/bench/structured.py $(ARGS)

@@ -15,9 +15,11 @@ from headway.engine.model_config import ModelConfig
 from headway.kernels.native_library import NativeUnavailableError, load_native
 
 CpuKernels: TypeAlias = Literal["auto", "native", "torch"]
-Quantization: TypeAlias = Literal["auto", "none", "int8", "q4"]
+Quantization: TypeAlias = Literal["auto", "none", "int8", "q4", "q4-int8"]
 """Of the weights, under the native kernels. ``q4``: a GGUF file's own 4-bit blocks as they are, the rest as
-int8. ``int8``: blocks of 32 with a scale each (Q8_0). ``auto``: what ``quantization_choice`` says."""
+int8. ``q4-int8``: these for steps of few tokens, and for steps of many a second copy of the layers in int8
+with one scale per output. ``int8``: blocks of 32 with a scale each (Q8_0). ``auto``: what
+``quantization_choice`` says."""
 
 
 KvCacheDType: TypeAlias = Literal["auto", "bf16", "int8"]
@@ -58,7 +60,7 @@ def choose_computation(
     except NativeUnavailableError as error:
         if settings.kernels == "native":
             raise ModelError(f"the native CPU kernels cannot run: {error}") from error
-        if settings.quantization in {"int8", "q4"}:
+        if settings.quantization in {"int8", "q4", "q4-int8"}:
             raise ModelError(
                 f"quantization {settings.quantization} needs the native CPU kernels, which cannot run: "
                 f"{error}"

@@ -3,7 +3,8 @@
 The promise: a request's tokens and log-probabilities are the same bits alone, in any batch, in any chunks,
 preempted, swapped or resumed. The native CPU kernels keep it by construction, whatever the number of threads:
 each sum has one order, given by its own row and by absolute positions. What remains is sampling, where torch
-divides long sums among threads and vectors by the shape of the batch.
+divides long sums among threads and vectors by the shape of the batch. On a GPU the order of sums is fixed
+where the runner is loaded (``fused_loading``); here is its mark.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ def check_deterministic(chosen: Computation, device: torch.device) -> None:
     """ModelError where a batch's size decides in which order sums run."""
     if device.type != "cpu":
         raise ModelError(
-            f"--deterministic is for CPUs: on {device.type} the vendor's matrix products choose the order of "
-            "their sums by the size of the batch; take --device cpu, or leave --deterministic out"
+            f"--deterministic on {device.type} needs the GPU's own kernels, which Triton compiles, and it is "
+            "not installed: torch's products choose the order of their sums by the size of the batch; "
+            "install Triton, take --device cpu, or leave --deterministic out"
         )
     if chosen.library is None:
         raise ModelError(

@@ -5,32 +5,29 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
 
 import torch
-from torch import Tensor
 
 from headway.engine.checkpoint import Checkpoint
 from headway.engine.compute_dtype import compute_dtype
+from headway.engine.deterministic import mark_of
 from headway.engine.errors import ModelError
 from headway.engine.fused_model import FusedModel
 from headway.engine.fused_runner import FusedRunner
 from headway.engine.fused_step import DECODE_TOKENS
-from headway.engine.kv_cache import KVCache, block_bytes, block_count_within
-from headway.engine.linear import Linear
+from headway.engine.kv_cache import INT8, KVCache, block_bytes, block_count_within
+from headway.engine.kv_number import GpuKvCacheDType, choose_kv_number
 from headway.engine.model_config import ModelConfig
+from headway.engine.product_forms import GpuQuantization, head_product, layer_product
 from headway.engine.rope import rotary_tables
-from headway.engine.scaled_linear import ScaledLinear
+from headway.engine.scaled_linear import STORED
 from headway.engine.shard import WHOLE, Shard
 from headway.engine.step_graphs import DECODE_MEETINGS, CudaGraphs, GraphMaker
-from headway.engine.torch_weights import MakeProduct, load_weights, weight_bytes
+from headway.engine.torch_weights import load_weights, weight_bytes
 from headway.engine.warm_up import warm_up
 from headway.kernels.attention_plan import AttentionShape
 from headway.kernels.launch import Chip, chip_of
 from headway.kernels.triton_language import AVAILABLE
-
-GpuQuantization: TypeAlias = Literal["none", "int8", "fp8"]
-"""Of the layers' weights, one scale per output; activations and head keep their dtype."""
 
 MASK_THREADS = 4
 """Of the host, that find out what constrained requests may choose."""
@@ -47,6 +44,9 @@ class GpuSettings:
     has_graphs: bool = True
     max_sequences: int = 32
     """Requests of a step that decode buckets are recorded for before anybody waits."""
+    kv_cache_dtype: GpuKvCacheDType = "auto"
+    is_deterministic: bool = False
+    """Nobody's company changes a bit of an answer: every sum has one order (``docs/deterministic.md``)."""
 
 
 def can_fuse(device: torch.device) -> bool:
@@ -76,45 +76,65 @@ def load_fused_runner(
     gpu, place = gpu or GpuSettings(), torch.device(device)
     config = shard.config(checkpoint.config)
     number = compute_dtype(dtype, place, {})
-    make_product = _make_product(gpu.quantization, number)
+    chip = chip_of(place)
+    in_fixed_order = gpu.is_deterministic
+    shard = replace(shard, in_fixed_order=in_fixed_order)
+    make_product = layer_product(gpu.quantization, number, chip, in_fixed_order=in_fixed_order)
+    kv_number = choose_kv_number(gpu.kv_cache_dtype, config, dtype=number, block_size=block_size, chip=chip)
+    kv = number if kv_number is None else INT8
     weights_size = _weight_bytes(config, number, gpu.quantization)
     blocks = shard.agree(
         block_count_within(
             config,
             kv_cache_bytes=_kv_cache_bytes(kv_cache_bytes, weights_size, place),
             block_size=block_size,
-            dtype=number,
+            dtype=kv,
         )
     )
     limit = min(config.max_position, max_model_len or config.max_position, blocks * block_size)
-    chip = chip_of(place)
     with torch.inference_mode():
-        cache = KVCache(config, block_count=blocks, block_size=block_size, dtype=number, device=place)
+        cache = KVCache(config, block_count=blocks, block_size=block_size, dtype=kv, device=place)
         tables = rotary_tables(config.rope, config.head_dim, limit, number, place)
-        weights = load_weights(checkpoint, number, place, shard=shard, make_product=make_product)
-        model = FusedModel(config, weights, tables, chip)
+        weights = load_weights(
+            checkpoint,
+            number,
+            place,
+            shard=shard,
+            make_product=make_product,
+            make_head=head_product(in_fixed_order=in_fixed_order),
+        )
+        model = FusedModel(config, weights, tables, chip, is_deterministic=in_fixed_order)
     if gpu.has_graphs and graphs is None and place.type == "cuda":
         graphs = CudaGraphs(place)
     runner = FusedRunner(
         config,
         model,
         cache,
-        attention_shape(config, block_size, number, place),
+        attention_shape(config, block_size, number, place, has_eight_bits=kv_number is not None),
         chip,
         max_model_len=limit,
         clock=clock,
-        host_slots=host_cache_bytes // block_bytes(config, block_size, number),
+        host_slots=host_cache_bytes // block_bytes(config, block_size, kv),
         graphs=graphs if gpu.has_graphs else None,
         kernels=_in_words(chip, gpu, shard, graphs is not None),
+        kv_number=kv_number,
+        is_deterministic=in_fixed_order,
     )
     runner.hold_to_grammars(checkpoint.tokenizer, threads=MASK_THREADS)
     rows = tuple(count for count in DECODE_TOKENS if count < 2 * gpu.max_sequences)
     warm_up(runner, decode_rows=rows, times=DECODE_MEETINGS + 1 if gpu.has_graphs else 1)
+    if in_fixed_order:
+        runner.kernels += f", deterministic {mark_of(runner)}"  # all ranks at once: their sums meet
     return runner
 
 
 def attention_shape(
-    config: ModelConfig, block_size: int, dtype: torch.dtype, device: torch.device
+    config: ModelConfig,
+    block_size: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    has_eight_bits: bool = False,
 ) -> AttentionShape:
     """What attention has to know of a model."""
     return AttentionShape(
@@ -125,19 +145,8 @@ def attention_shape(
         sliding_window=config.sliding_window,
         dtype=dtype,
         device=device,
+        has_eight_bits=has_eight_bits,
     )
-
-
-def _make_product(quantization: GpuQuantization, dtype: torch.dtype) -> MakeProduct:
-    if quantization == "none":
-        return Linear
-    if dtype == torch.float32:
-        raise ModelError(f"quantization {quantization} multiplies with bfloat16: leave out --dtype float32")
-
-    def make(weight: Tensor, bias: Tensor | None) -> ScaledLinear:
-        return ScaledLinear(weight, bias, quantization)
-
-    return make
 
 
 def _weight_bytes(config: ModelConfig, dtype: torch.dtype, quantization: GpuQuantization) -> int:
@@ -170,7 +179,9 @@ def _kv_cache_bytes(given: int | None, weights: int, device: torch.device) -> in
 def _in_words(chip: Chip, gpu: GpuSettings, shard: Shard, has_graphs: bool) -> str:
     parts = [f"triton for {chip.name}"]
     if gpu.quantization != "none":
-        parts.append(f"{gpu.quantization} weights")
+        parts.append(f"{gpu.quantization} weights" if gpu.quantization in STORED else gpu.quantization)
+    if gpu.kv_cache_dtype in STORED:
+        parts.append(f"KV {gpu.kv_cache_dtype}")
     parts.append("graphs" if has_graphs and gpu.has_graphs else "no graphs")
     if shard.size > 1:
         parts.append(f"rank {shard.rank} of {shard.size}")

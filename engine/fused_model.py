@@ -11,11 +11,12 @@ tensors the kernels run in Triton's interpreter (``TRITON_INTERPRET=1``), which 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from headway.engine.fused_step import FusedInputs
-from headway.engine.kv_cache import KVCache
 from headway.engine.model_config import ModelConfig
 from headway.engine.rope import RotaryTables
 from headway.engine.torch_model import DecoderLayer, ModelWeights
@@ -30,18 +31,27 @@ from headway.kernels.varlen_attention import PagedCache, varlen_attention_launch
 class FusedModel:
     """Computes new KV and logits for one packed batch. Holds no state of requests."""
 
-    def __init__(self, config: ModelConfig, weights: ModelWeights, tables: RotaryTables, chip: Chip) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: ModelWeights,
+        tables: RotaryTables,
+        chip: Chip,
+        *,
+        is_deterministic: bool = False,
+    ) -> None:
         self._config = config
         self._weights = weights
         self._tables = tables
         self._chip = chip
+        self._is_deterministic = is_deterministic
         self._scale = config.head_dim**-0.5
         self._activation: Activation = "silu" if config.activation == "silu" else "gelu_tanh"
 
-    def forward(self, inputs: FusedInputs, cache: KVCache, latest: Tensor) -> Tensor:
+    def forward(self, inputs: FusedInputs, pools: Sequence[PagedCache], latest: Tensor) -> Tensor:
         """Write the KV of all tokens; return logits [len(logit_rows), vocab] in float32.
 
-        ``latest`` int64: the tokens that negative ids name by their place.
+        ``pools``: each layer's. ``latest`` int64: the tokens that negative ids name by their place.
         """
         layers = self._weights.layers
         residual = self._rows(self._weights.embedding, inputs.token_ids, latest)
@@ -53,8 +63,7 @@ class FusedModel:
         for index, layer in enumerate(layers):
             if index > 0:
                 x = self._add_norm(x, residual, layer.attention_norm)
-            pools = PagedCache(cache.keys[index], cache.values[index])
-            self._mix(layer, layer.qkv(x), inputs, pools, mixed)
+            self._mix(layer, layer.qkv(x), inputs, pools[index], mixed)
             x = layer.output(mixed.view(len(mixed), -1))
             x = self._add_norm(x, residual, layer.mlp_norm)
             x = layer.down(self._activate(layer.gate_up(x)))
@@ -79,6 +88,7 @@ class FusedModel:
             query,
             norms=norms,
             chip=self._chip,
+            deterministic=self._is_deterministic,
         ).run()
         for launch in varlen_attention_launches(
             query,

@@ -81,7 +81,10 @@ class FusedRunner(PooledRunner):
         host_slots: int = 0,
         graphs: GraphMaker | None = None,
         kernels: str = "triton",
+        kv_number: torch.dtype | None = None,
+        is_deterministic: bool = False,
     ) -> None:
+        """``kv_number``: what a cache of eight bits holds. ``is_deterministic``: as the model is."""
         self.kernels = kernels
         """What computes, in words: for the log."""
         bus = CudaBus(shape.device) if shape.device.type == "cuda" and host_slots else None
@@ -90,8 +93,12 @@ class FusedRunner(PooledRunner):
         self._model = model
         self._shape = shape
         self._chip = chip
+        self._pools = cache.paged(kv_number)
+        self._is_deterministic = is_deterministic
         self._clock = clock
-        self._sampler = FusedSampler(config.vocab_size, config.eos_token_ids, shape.device, chip)
+        self._sampler = FusedSampler(
+            config.vocab_size, config.eos_token_ids, shape.device, chip, is_deterministic=is_deterministic
+        )
         self._waiting_logits = FusedMasks(config.vocab_size, shape.device)
         self._places = FusedPlaces(shape.device, self._sampler)
         self._graphs = StepGraphs(graphs)
@@ -155,7 +162,7 @@ class FusedRunner(PooledRunner):
             _, placement = self._places.place(bucket, packed.lines)
             placement.upload(0, {**packed.content, **self._sampler.content(bucket, ())})
             inputs = fused_inputs(bucket, placement.on_device, self._shape)
-            return self._model.forward(inputs, self._cache, self._sampler.chosen.tokens)
+            return self._model.forward(inputs, self._pools, self._sampler.chosen.tokens)
 
     def _launch(self, plan: StepPlan, started: float) -> None:
         requests = self._announced(plan)
@@ -211,7 +218,7 @@ class FusedRunner(PooledRunner):
         inputs = fused_inputs(bucket, arrays, self._shape)
 
         def work() -> None:
-            logits = self._model.forward(inputs, self._cache, self._sampler.chosen.tokens)
+            logits = self._model.forward(inputs, self._pools, self._sampler.chosen.tokens)
             if bucket.is_masked:
                 self._waiting_logits.keep(logits)
             elif bucket.rows:
@@ -255,6 +262,7 @@ class FusedRunner(PooledRunner):
             self._shape,
             self._chip,
             all_logits=all_logits,
+            deterministic=self._is_deterministic,
         )
 
     def _result(self) -> ChosenRows:

@@ -26,6 +26,7 @@ from headway.engine.step_buffers import Field
 from headway.engine.token_counts import TokenCounts
 from headway.kernels.fused_sampling import RowPenalties, RowSampling
 from headway.kernels.launch import Chip, next_power_of_two
+from headway.kernels.row_log_probabilities import row_log_probabilities
 from headway.kernels.sampling import log_probabilities
 from headway.kernels.sampling_launches import SamplingBuffers, penalise_reference, sampling_launches
 
@@ -38,12 +39,19 @@ class FusedSampler:
     """Chooses one token per row, by the row's logits, parameters and index alone."""
 
     def __init__(
-        self, vocab_size: int, eos_token_ids: frozenset[int], device: torch.device, chip: Chip
+        self,
+        vocab_size: int,
+        eos_token_ids: frozenset[int],
+        device: torch.device,
+        chip: Chip,
+        *,
+        is_deterministic: bool = False,
     ) -> None:
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
         self._device = device
         self._chip = chip
+        self._is_deterministic = is_deterministic
         self._counts = TokenCounts(vocab_size, device)
         self._buffers = SamplingBuffers.make(FEWEST_ROWS, vocab_size, device)
         self.chosen = ChosenRows.make(FEWEST_ROWS, FEWEST_TOP, device)
@@ -149,7 +157,11 @@ class FusedSampler:
             launch.run()
         if bucket.top_logprobs is not None:
             top = min(bucket.top_logprobs, self._vocab_size)
-            picked, values, ids = log_probabilities(logits, tokens, top)
+            picked, values, ids = (
+                row_log_probabilities(logits, tokens, top, chip=self._chip)
+                if self._is_deterministic
+                else log_probabilities(logits, tokens, top)
+            )
             self.chosen.picked[: bucket.rows].copy_(picked)
             self.chosen.top_values[: bucket.rows, :top].copy_(values)
             self.chosen.top_ids[: bucket.rows, :top].copy_(ids)

@@ -161,11 +161,15 @@ def pack_fused(
     chip: Chip,
     *,
     all_logits: bool = False,
+    deterministic: bool = False,
 ) -> PackedStep:
-    """Pack chunks with their block tables; ``token_ids`` stand for theirs, with negative ones as above."""
+    """Pack chunks with their block tables; ``token_ids`` stand for theirs, with negative ones as above.
+
+    ``deterministic``: see ``cut_varlen``.
+    """
     packed = place(chunks, tables)
     sequences = [part.sequence() for part in packed]
-    attention = cut_varlen(sequences, shape, chip)
+    attention = cut_varlen(sequences, shape, chip, deterministic=deterministic)
     return PackedStep(
         content={
             "token_ids": np.concatenate([_ids(token_ids[part.index]) for part in packed]),

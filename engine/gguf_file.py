@@ -158,6 +158,21 @@ class _Header:
         # Vocabularies hold tokens cut inside a character; surrogateescape keeps their bytes.
         return self._buffer[self._at - length : self._at].decode("utf-8", "surrogateescape")
 
+    def _strings(self, count: int) -> list[str]:
+        """As ``_string``, without a call for each: a vocabulary and its merges are 100,000 and more."""
+        buffer, at, end = self._buffer, self._at, len(self._buffer)
+        length_at, strings = _LENGTH.unpack_from, list[str]()
+        for _ in range(count):
+            if at + _LENGTH.size > end:
+                raise self._damaged(f"header ends at byte {at}")
+            start = at + _LENGTH.size
+            at = start + length_at(buffer, at)[0]
+            if at > end:
+                raise self._damaged(f"length {at - start} at byte {start}")
+            strings.append(buffer[start:at].decode("utf-8", "surrogateescape"))
+        self._at = at
+        return strings
+
     def _value(self, type_number: int) -> GgufValue:
         if type_number == _STRING:
             return self._string()
@@ -170,7 +185,7 @@ class _Header:
     def _array(self) -> tuple[GgufScalar, ...]:
         type_number, count = self._scalar(4), self._length()
         if type_number == _STRING:
-            return tuple([self._string() for _ in range(count)])
+            return tuple(self._strings(count))
         if type_number not in _SCALARS:
             raise self._damaged(f"array of type {type_number}")
         kind = struct.Struct(f"<{count}{_SCALARS[type_number].format[1:]}")

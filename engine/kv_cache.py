@@ -12,11 +12,12 @@ from torch import Tensor
 from headway.engine.errors import ModelError
 from headway.engine.model_config import ModelConfig
 from headway.kernels.block_copy import copy_blocks, gather_blocks, scatter_blocks
+from headway.kernels.eight_bit_cache import SCALE_BYTES, eight_bit_cache
 from headway.kernels.host_arrays import to_device
+from headway.kernels.varlen_attention import PagedCache
 
 INT8 = torch.uint8
 """The dtype of pools that hold keys and values in 8 bits, each head with a float32 scale behind it."""
-SCALE_BYTES = 4
 
 
 class KVCache:
@@ -40,9 +41,15 @@ class KVCache:
         shape = (config.layer_count, 2, block_count, config.kv_head_count, block_size, width)
         self.pools = zeros(shape, dtype, device)
         """All of it: ``[layers, 2, blocks, kv_heads, block_size, head_dim]``; of ``INT8`` bytes, the last
-        with the scale's (``kernels/cpu/attention.h`` says where they lie)."""
+        with the scale's (``kernels/cpu/attention.h`` and ``kernels.eight_bit_cache`` say where they lie)."""
         self.keys: tuple[Tensor, ...] = tuple(self.pools[layer, 0] for layer in layers)
         self.values: tuple[Tensor, ...] = tuple(self.pools[layer, 1] for layer in layers)
+
+    def paged(self, number: torch.dtype | None = None) -> tuple[PagedCache, ...]:
+        """Each layer's pools as the GPU's kernels read them; ``number``: what is in those of eight bits."""
+        if number is not None:
+            return tuple(eight_bit_cache(layer, number) for layer in self.pools)
+        return tuple(PagedCache(*pair) for pair in zip(self.keys, self.values, strict=True))
 
     def gather(self, blocks: Sequence[int]) -> Tensor:
         """A copy of whole blocks: ``[len(blocks), *block_shape]``."""

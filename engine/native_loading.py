@@ -10,12 +10,13 @@ import torch
 
 from headway.engine.checkpoint import Checkpoint
 from headway.engine.cpu_kernels import Computation, CpuSettings
+from headway.engine.errors import ModelError
 from headway.engine.kv_cache import INT8, KVCache, block_bytes
 from headway.engine.model_config import ModelConfig
 from headway.engine.native_model import NativeModel
 from headway.engine.native_weights import kinds_of
 from headway.engine.quantization_check import WINDOW
-from headway.engine.quantization_choice import Choice, Load, choose_quantization
+from headway.engine.quantization_choice import OF_MANY_TOKENS, Choice, Load, choose_quantization
 from headway.engine.weight_cache import WeightSource, load_cached_weights
 
 
@@ -29,17 +30,34 @@ class LoadedModel:
 
 
 def settle(
-    cpu: CpuSettings, chosen: Computation, checkpoint: Checkpoint, dtype: torch.dtype, load: Load
+    cpu: CpuSettings,
+    chosen: Computation,
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    load: Load,
+    *,
+    is_deterministic: bool = False,
 ) -> tuple[CpuSettings, str]:
     """The settings with a form instead of ``auto``, and why that form; float32 keeps its weights as they are.
 
-    ModelError: there is no room to measure.
+    ModelError: there is no room to measure; the form named breaks what ``is_deterministic`` promises.
     """
+    if is_deterministic and cpu.quantization in OF_MANY_TOKENS:
+        raise ModelError(
+            f"--deterministic does not go with --quantization {cpu.quantization}, which computes steps of "
+            "many tokens with other weights than steps of few; take q4, or auto"
+        )
     if cpu.quantization != "auto":
         return cpu, ""
     choice = Choice("none", "")
     if chosen.library is not None and cpu.cache_dir is not None and dtype == torch.bfloat16:
-        choice = choose_quantization(checkpoint, cpu.cache_dir, load, threads=torch.get_num_threads())
+        choice = choose_quantization(
+            checkpoint,
+            cpu.cache_dir,
+            load,
+            threads=torch.get_num_threads(),
+            is_deterministic=is_deterministic,
+        )
     return replace(cpu, quantization=choice.quantization), choice.reason
 
 

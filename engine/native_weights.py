@@ -6,6 +6,7 @@ import ctypes
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -19,7 +20,7 @@ from headway.engine.rope import rotary_tables
 from headway.engine.weight_parts import WeightParts
 from headway.engine.weight_shapes import Shape, weight_shapes
 from headway.kernels.cpu_gemm import Epilogue, PackedWeight
-from headway.kernels.cpu_step import CpuLayer, CpuModel
+from headway.kernels.cpu_step import MANY_TOKENS, CpuLayer, CpuModel
 from headway.kernels.weight_rows import (
     BLOCK_BYTES,
     GROUP,
@@ -27,6 +28,7 @@ from headway.kernels.weight_rows import (
     WeightRows,
     bf16_rows,
     f32_rows,
+    int8_rows,
     q8_0_rows,
 )
 
@@ -64,6 +66,7 @@ def load_native_weights(
     head = parts.weight(["model.embed_tokens" if config.tied_embeddings else "lm_head"])
     tables = rotary_tables(config.rope, config.head_dim, positions, torch.float32, torch.device("cpu"))
     half = config.head_dim // 2
+    layers = tuple(_layer(parts, config, _name(index)) for index in range(config.layer_count))
     model = CpuModel(
         query_heads=config.query_head_count,
         kv_heads=config.kv_head_count,
@@ -73,16 +76,21 @@ def load_native_weights(
         norm_eps=config.norm_eps,
         # Read row by row from the head's own layout: a tied table needs no second copy.
         embedding=head if config.tied_embeddings else parts.weight(["model.embed_tokens"]),
-        layers=tuple(_layer(parts, config, f"model.layers.{index}") for index in range(config.layer_count)),
+        layers=layers,
+        layers_of_many=tuple(
+            _layer_of_many(parts, config, _name(index), layer) for index, layer in enumerate(layers)
+        )
+        if quantization == "q4-int8"
+        else (),
         final_norm=parts.vector("model.norm.weight"),
         head=head,
         cosines=tables.cos[:, :half].contiguous(),
         sines=tables.signed_sin[:, half:].contiguous(),
     )
-    if quantization == "q4" and not FOUR_BITS & {layer.down.kind for layer in model.layers}:
+    if quantization in {"q4", "q4-int8"} and not FOUR_BITS & {layer.down.kind for layer in model.layers}:
         raise ModelError(
-            "quantization q4 reads the 4-bit blocks of a GGUF file (Q4_0 or Q4_1), which this model's files "
-            "do not hold; take such a file, or --quantization int8"
+            f"quantization {quantization} reads the 4-bit blocks of a GGUF file (Q4_0 or Q4_1), which this "
+            "model's files do not hold; take such a file, or --quantization int8"
         )
     return model
 
@@ -90,14 +98,21 @@ def load_native_weights(
 def native_weight_bytes(
     config: ModelConfig, quantization: Quantization, dtype: torch.dtype = torch.bfloat16
 ) -> int:
-    """Bytes that the packed weights take at most; none is there twice, and 4-bit blocks take less."""
+    """Bytes that the packed weights take at most; 4-bit blocks take less."""
 
     def size(shape: Shape) -> int:
         is_rounded = quantization != "none" and shape[-1] % GROUP == 0
         plain = dtype.itemsize * GROUP
         return math.prod(shape) * (BLOCK_BYTES[WeightKind.Q8_0] if is_rounded else plain) // GROUP
 
-    return sum(size(shape) for shape in weight_shapes(config).values())
+    total = sum(size(shape) for shape in weight_shapes(config).values())
+    if quantization == "q4-int8":
+        total += sum(
+            math.prod(shape) + 4 * shape[0]
+            for name, shape in weight_shapes(config).items()
+            if ".layers." in name and len(shape) == 2
+        )
+    return total
 
 
 def kinds_of(model: CpuModel) -> str:
@@ -105,22 +120,47 @@ def kinds_of(model: CpuModel) -> str:
     counts = Counter(
         weight.kind.name for layer in model.layers for weight in (layer.qkv, layer.gate_up, layer.down)
     )
-    return f"{', '.join(name for name, _ in counts.most_common())}, head {model.head.kind.name}"
+    many = f", INT8 for {MANY_TOKENS} tokens or more" if model.layers_of_many else ""
+    return f"{', '.join(name for name, _ in counts.most_common())}{many}, head {model.head.kind.name}"
+
+
+def _name(index: int) -> str:
+    return f"model.layers.{index}"
 
 
 def _layer(parts: WeightParts, config: ModelConfig, name: str) -> CpuLayer:
-    attention, mlp = f"{name}.self_attn", f"{name}.mlp"
+    attention = f"{name}.self_attn"
+    qkv, output, gate_up, down = _products(parts, config, name)
     return CpuLayer(
-        qkv=parts.weight([f"{attention}.{letter}_proj" for letter in "qkv"], has_bias=config.qkv_bias),
-        output=parts.weight([f"{attention}.o_proj"], has_bias=config.output_bias),
-        gate_up=parts.weight(
-            [f"{mlp}.gate_proj", f"{mlp}.up_proj"], has_bias=config.mlp_bias, is_paired=True
-        ),
-        down=parts.weight([f"{mlp}.down_proj"], has_bias=config.mlp_bias),
+        qkv=qkv,
+        output=output,
+        gate_up=gate_up,
+        down=down,
         attention_norm=parts.vector(f"{name}.input_layernorm.weight"),
         query_norm=parts.vector(f"{attention}.q_norm.weight") if config.qk_norm else None,
         key_norm=parts.vector(f"{attention}.k_norm.weight") if config.qk_norm else None,
         mlp_norm=parts.vector(f"{name}.post_attention_layernorm.weight"),
+    )
+
+
+def _layer_of_many(parts: WeightParts, config: ModelConfig, name: str, layer: CpuLayer) -> CpuLayer:
+    qkv, output, gate_up, down = _products(parts, config, name, of_many=True)
+    return replace(layer, qkv=qkv, output=output, gate_up=gate_up, down=down)
+
+
+def _products(
+    parts: WeightParts, config: ModelConfig, name: str, *, of_many: bool = False
+) -> tuple[PackedWeight, PackedWeight, PackedWeight, PackedWeight]:
+    attention, mlp = f"{name}.self_attn", f"{name}.mlp"
+
+    def weight(names: Sequence[str], has_bias: bool, is_paired: bool = False) -> PackedWeight:
+        return parts.weight(names, has_bias=has_bias, is_paired=is_paired, of_many=of_many)
+
+    return (
+        weight([f"{attention}.{letter}_proj" for letter in "qkv"], config.qkv_bias),
+        weight([f"{attention}.o_proj"], config.output_bias),
+        weight([f"{mlp}.gate_proj", f"{mlp}.up_proj"], config.mlp_bias, is_paired=True),
+        weight([f"{mlp}.down_proj"], config.mlp_bias),
     )
 
 
@@ -144,11 +184,17 @@ class CheckpointParts:
         return self._checkpoint.tensor(name).to(torch.float32, copy=True)
 
     def weight(
-        self, names: Sequence[str], *, has_bias: bool = False, is_paired: bool = False
+        self,
+        names: Sequence[str],
+        *,
+        has_bias: bool = False,
+        is_paired: bool = False,
+        of_many: bool = False,
     ) -> PackedWeight:
-        """Projections fused along their outputs."""
+        """Projections fused along their outputs; ``of_many``: in the form for steps of many tokens."""
         bias = torch.cat([self.vector(f"{name}.bias") for name in names]) if has_bias else None
-        parts = [self._rows(f"{name}.weight") for name in names]
+        make = self._rows_of_many if of_many else self._rows
+        parts = [make(f"{name}.weight") for name in names]
         if len({part.kind for part in parts}) > 1:  # some files keep more bits for some of them
             parts = [self._rounded(f"{name}.weight") for name in names]
         return PackedWeight(self._library, parts, is_paired, bias)
@@ -160,6 +206,12 @@ class CheckpointParts:
         if stored is not None and not (self._quantization == "int8" and stored.kind in FOUR_BITS):
             return stored
         return self._rounded(name)
+
+    def _rows_of_many(self, name: str) -> WeightRows:
+        weight = self._checkpoint.tensor(name)
+        return (
+            int8_rows(weight, WeightKind.INT8_MANY) if weight.shape[1] % GROUP == 0 else self._plain(weight)
+        )
 
     def _rounded(self, name: str) -> WeightRows:
         weight = self._checkpoint.tensor(name)

@@ -59,6 +59,15 @@ class RankGroup:
         distributed.all_reduce(part)
         return part
 
+    def add_in_order(self, part: Tensor) -> Tensor:
+        """The sum of all ranks' parts, rank 0's first, in float32: libraries choose an order by the size."""
+        gathered = part.new_empty((self.size, *part.shape))
+        _gather(gathered.view(self.size * len(part), *part.shape[1:]), part.contiguous())
+        total = gathered[0].float()
+        for other in gathered[1:]:
+            total = total + other
+        return total.to(part.dtype)
+
     def join(self, part: Tensor) -> Tensor:
         """All ranks' parts [rows, width] beside each other: [rows, size · width]."""
         rows, width = part.shape

@@ -15,6 +15,7 @@ from headway.engine.interfaces import Runner
 from headway.engine.kv_cache import KVCache, block_bytes, block_count_within
 from headway.engine.rank_group import RankGroup
 from headway.engine.rope import rotary_tables
+from headway.engine.scaled_linear import STORED
 from headway.engine.shard import Shard
 from headway.engine.torch_model import TorchModel
 from headway.engine.torch_runner import TorchRunner
@@ -58,6 +59,9 @@ def load_rank(
         raise ModelError(
             f"quantization {gpu.quantization} over several ranks needs GPUs, and this is {device}"
         )
+    if gpu.is_deterministic or gpu.kv_cache_dtype in STORED:
+        option = "--deterministic" if gpu.is_deterministic else f"--kv-cache-dtype {gpu.kv_cache_dtype}"
+        raise ModelError(f"{option} over several ranks needs GPUs, and this is {device}")
     return _load_torch(checkpoint, shard, device, settings)
 
 

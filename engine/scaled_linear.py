@@ -1,42 +1,106 @@
-"""Products with weights of one byte on a GPU: int8 or fp8 with a scale per output, activations as they are.
+"""Products with weights of one byte on a GPU, and those that sum in one order whatever the batch.
 
-Decoding reads half the bytes of bfloat16. Only weights are rounded: with activations rounded per token too
-(``kernels.scaled_matmul``, W8A8) the perplexity of SmolLM2-135M rose by 5 % (``kernels.weight_rows``).
+    ScaledLinear   int8 or fp8 weights with a scale per output, activations as they are: decoding reads half
+                   the bytes of bfloat16
+    NarrowLinear   activations of one byte too, with a scale per token (W8A8): up to twice the rate as well
+    FixedLinear    weights as they are, summed in one order (``--deterministic``)
+
+Activations rounded to int8 per token raised the perplexity of SmolLM2-135M by 5 % (``kernels.weight_rows``):
+W8A8 has to be asked for by name.
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+from headway.kernels.eight_bits import LARGEST, EightBits
+from headway.kernels.fixed_matmul import fixed_matmul
+from headway.kernels.quantize_rows import quantize_rows
 from headway.kernels.scaled_matmul import scaled_matmul
 
-ScaledKind: TypeAlias = Literal["int8", "fp8"]
-LARGEST: dict[ScaledKind, float] = {"int8": 127.0, "fp8": 448.0}
+ScaledKind: TypeAlias = EightBits
+STORED: dict[ScaledKind, torch.dtype] = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
+"""On every chip: weights alone are widened by their bits."""
+
+VENDOR_SIDE = 16
+"""``torch._scaled_mm`` wants multiples of it, of inputs and of outputs."""
+
+
+class FixedLinear:
+    """x · weightᵀ + bias for x [rows, in] in the weight's dtype: every row alike in any batch."""
+
+    __slots__ = ("_bias", "_weight")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self._weight, self._bias = weight.contiguous(), bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The product, in x's dtype; sums run in float32."""
+        return fixed_matmul(x, self._weight, bias=self._bias)
 
 
 class ScaledLinear:
     """x · weightᵀ + bias for x [rows, in]; weight [out, in] is rounded and given up to the layer."""
 
-    __slots__ = ("_bias", "_scales", "_weight")
+    __slots__ = ("_bias", "_multiply", "_scales", "_weight")
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, kind: ScaledKind) -> None:
-        self._weight, self._scales = rounded(weight, kind)
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, kind: ScaledKind, *, in_fixed_order: bool = False
+    ) -> None:
+        self._weight, self._scales = rounded(weight, STORED[kind])
         self._bias = bias
+        self._multiply = fixed_matmul if in_fixed_order else scaled_matmul
 
     def __call__(self, x: Tensor) -> Tensor:
         """The product, in x's dtype; sums run in float32."""
-        return scaled_matmul(x, self._weight, self._scales, bias=self._bias, dtype=x.dtype)
+        return self._multiply(x, self._weight, self._scales, bias=self._bias, dtype=x.dtype)
 
 
-def rounded(weight: Tensor, kind: ScaledKind) -> tuple[Tensor, Tensor]:
+class NarrowLinear:
+    """The same with x rounded as the weight is, token by token; ``number``: int8, or the chip's fp8."""
+
+    __slots__ = ("_bias", "_in_fixed_order", "_number", "_scales", "_weight")
+
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, number: torch.dtype, *, in_fixed_order: bool = False
+    ) -> None:
+        self._weight, self._scales = rounded(weight, number)
+        self._number, self._bias, self._in_fixed_order = number, bias, in_fixed_order
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The product, in x's dtype; sums run in int32 or float32."""
+        narrow, row_scale = quantize_rows(x, self._number)
+        if self._is_the_vendors(x):
+            return torch._scaled_mm(
+                narrow,
+                self._weight.t(),
+                scale_a=row_scale.unsqueeze(1),
+                scale_b=self._scales.unsqueeze(0),
+                bias=self._bias,
+                out_dtype=x.dtype,
+            )
+        # Sums of integers are exact in any order.
+        multiply = fixed_matmul if self._in_fixed_order and self._number != torch.int8 else scaled_matmul
+        return multiply(
+            narrow, self._weight, self._scales, row_scale=row_scale, bias=self._bias, dtype=x.dtype
+        )
+
+    def _is_the_vendors(self, x: Tensor) -> bool:
+        """fp8 by fp8 where their libraries take the shape; they choose the order of sums by the rows."""
+        sides = (side % VENDOR_SIDE for side in self._weight.shape)
+        is_taken = self._number != torch.int8 and x.dtype == torch.bfloat16 and not any(sides)
+        return is_taken and not self._in_fixed_order and len(x) > 0
+
+
+def rounded(weight: Tensor, number: torch.dtype) -> tuple[Tensor, Tensor]:
     """(values of one byte [out, in], float32 scales [out]); their product is near the weight [out, in]."""
-    wide = weight.float()
+    wide, most = weight.float(), LARGEST[number]
     largest = wide.abs().amax(dim=1)
-    scales = torch.where(largest > 0, largest / LARGEST[kind], 1.0)
+    scales = torch.where(largest > 0, largest / most, 1.0)
     scaled = wide / scales.unsqueeze(1)
-    if kind == "int8":
-        return scaled.round().clamp(-127, 127).to(torch.int8), scales
-    return scaled.to(torch.float8_e4m3fn), scales
+    if number == torch.int8:
+        scaled = scaled.round()
+    return scaled.clamp(-most, most).to(number), scales

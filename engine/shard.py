@@ -39,6 +39,10 @@ class Group(Protocol):
         """The sum of all ranks' parts, the same on each of them; ``part`` may be overwritten."""
         ...
 
+    def add_in_order(self, part: Tensor) -> Tensor:
+        """The same, added rank by rank: the order does not depend on how much there is to add."""
+        ...
+
     def join(self, part: Tensor) -> Tensor:
         """All ranks' parts [rows, width] beside each other: [rows, size · width]."""
         ...
@@ -55,6 +59,8 @@ class Shard:
     rank: int = 0
     size: int = 1
     group: Group | None = None
+    in_fixed_order: bool = False
+    """Sums over the ranks are made in one order, whatever the batch."""
 
     def config(self, config: ModelConfig) -> ModelConfig:
         """The shape of the part. ModelError: the model cannot be cut into so many."""
@@ -80,7 +86,10 @@ class Shard:
     def summed(self, product: Product) -> Product:
         """A product of which each rank has some inputs."""
         group = self.group
-        return product if group is None else lambda x: group.add(product(x))
+        if group is None:
+            return product
+        add = group.add_in_order if self.in_fixed_order else group.add
+        return lambda x: add(product(x))
 
     def joined(self, product: Product) -> Product:
         """A product of which each rank has some outputs, where everybody wants all of them."""

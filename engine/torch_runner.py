@@ -138,6 +138,7 @@ class TorchRunner(PooledRunner):
                 available_bytes=available_bytes,
                 cpu=replace(cpu, quantization=form, keeps_weights=False),
             ),
+            is_deterministic=is_deterministic,
         )
         weight_size = (
             weight_bytes(config, number)

@@ -31,17 +31,18 @@ def load_weights(
     *,
     shard: Shard = WHOLE,
     make_product: MakeProduct = Linear,
+    make_head: MakeProduct = Linear,
 ) -> ModelWeights:
     """Read, convert, fuse and lay out every weight. ModelError: missing, damaged or not supported.
 
-    ``make_product`` is for the layers'; the head keeps ``dtype``.
+    ``make_product`` is for the layers'; the head keeps ``dtype``, and ``make_head`` gets no bias.
     """
     config = checkpoint.config
     if config.activation not in ACTIVATIONS:
         raise ModelError(
             f"activation {config.activation!r} is not supported; known: {', '.join(sorted(ACTIVATIONS))}"
         )
-    reader = _Reader(checkpoint, dtype, device, shard, make_product)
+    reader = _Reader(checkpoint, dtype, device, shard=shard, make_product=make_product, make_head=make_head)
     embedding = reader.tensor("model.embed_tokens.weight")
     head = reader.head(embedding if config.tied_embeddings else reader.tensor("lm_head.weight"))
     layers = tuple(_layer(reader, config, f"model.layers.{index}") for index in range(config.layer_count))
@@ -79,14 +80,17 @@ class _Reader:
         checkpoint: Checkpoint,
         dtype: torch.dtype,
         device: torch.device,
+        *,
         shard: Shard,
         make_product: MakeProduct,
+        make_head: MakeProduct,
     ) -> None:
         self._checkpoint = checkpoint
         self._dtype = dtype
         self._device = device
         self._shard = shard
         self._make_product = make_product
+        self._make_head = make_head
 
     def tensor(self, name: str) -> Tensor:
         """A copy: a mapped file may be replaced while we run."""
@@ -110,6 +114,6 @@ class _Reader:
     def head(self, weight: Tensor) -> Product:
         """The product that makes logits; each rank makes all where the vocabulary does not divide."""
         if len(weight) % self._shard.size:
-            return Linear(weight)
+            return self._make_head(weight, None)
         # A tied table is needed whole for the embedding: a part of it would keep it all the same.
-        return self._shard.joined(Linear(self._shard.outputs(weight)))
+        return self._shard.joined(self._make_head(self._shard.outputs(weight), None))

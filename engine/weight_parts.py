@@ -23,9 +23,14 @@ class WeightParts(Protocol):
         ...
 
     def weight(
-        self, names: Sequence[str], *, has_bias: bool = False, is_paired: bool = False
+        self,
+        names: Sequence[str],
+        *,
+        has_bias: bool = False,
+        is_paired: bool = False,
+        of_many: bool = False,
     ) -> PackedWeight:
-        """Projections fused along their outputs."""
+        """Projections fused along their outputs; ``of_many``: in the form for steps of many tokens."""
         ...
 
 
@@ -44,10 +49,16 @@ class WrittenParts:
         return values
 
     def weight(
-        self, names: Sequence[str], *, has_bias: bool = False, is_paired: bool = False
+        self,
+        names: Sequence[str],
+        *,
+        has_bias: bool = False,
+        is_paired: bool = False,
+        of_many: bool = False,
     ) -> PackedWeight:
         """Write it, with its bias."""
-        weight, name = self._parts.weight(names, has_bias=has_bias, is_paired=is_paired), _joined(names)
+        weight = self._parts.weight(names, has_bias=has_bias, is_paired=is_paired, of_many=of_many)
+        name = _joined(names, of_many)
         self._writer.add(name, weight.buffer)
         if weight.bias is not None:
             self._writer.add(name + BIAS, weight.bias)
@@ -72,10 +83,15 @@ class StoredParts:
         return self._tensor(name, torch.float32)
 
     def weight(
-        self, names: Sequence[str], *, has_bias: bool = False, is_paired: bool = False
+        self,
+        names: Sequence[str],
+        *,
+        has_bias: bool = False,
+        is_paired: bool = False,
+        of_many: bool = False,
     ) -> PackedWeight:
         """Mapped. DamagedFileError: the file lacks it, or has it in another form."""
-        name = _joined(names)
+        name = _joined(names, of_many)
         kind, outputs, inputs, was_paired = self._shapes.get(name, (0, 0, 0, False))
         if not outputs or was_paired != is_paired:
             raise DamagedFileError(f"{name} is not there as it is wanted")
@@ -94,5 +110,5 @@ class StoredParts:
         return self._file.tensor(name, dtype)
 
 
-def _joined(names: Sequence[str]) -> str:
-    return " + ".join(names)
+def _joined(names: Sequence[str], of_many: bool) -> str:
+    return " + ".join(names) + (", of many" if of_many else "")

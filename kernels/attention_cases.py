@@ -11,7 +11,9 @@ import torch
 
 from headway.kernels.attention_plan import AttentionShape, PagedSequence
 from headway.kernels.cases import Case, Outputs, Trial, noise
-from headway.kernels.launch import A100, MI300X, Chip
+from headway.kernels.eight_bit_cache import SCALE_BYTES, eight_bit_cache
+from headway.kernels.eight_bits import EightBits, eight_bit_type
+from headway.kernels.launch import Chip
 from headway.kernels.paged_attention import paged_attention_reference
 from headway.kernels.rope_kv_write import (
     HeadNorms,
@@ -62,9 +64,17 @@ QWEN = Heads("Qwen3 8B", 32, 8, 128, normed=True)
 TINY = Heads("tiny", 6, 2, 24, sliding_window=19, soft_cap=5.0, normed=True, block_size=4)
 
 
-def quantized_type(chip: Chip) -> torch.dtype:
-    """The one-byte number that a chip's compiler converts: A100 has no fp8, MI300X one of its own."""
-    return {A100.name: torch.int8, MI300X.name: torch.float8_e4m3fnuz}.get(chip.name, torch.float8_e4m3fn)
+def pools(
+    shape: tuple[int, ...], kind: EightBits | None, dtype: torch.dtype, chip: Chip, device: torch.device
+) -> tuple[PagedCache, torch.dtype]:
+    """(a layer's pools as the engine lays them out, their number); fp8 is int8 on a chip that has none."""
+    if kind is None:
+        keys, values = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
+        return PagedCache(keys, values), dtype
+    number = eight_bit_type(kind, chip) or torch.int8
+    blocks, heads, size, width = shape
+    cells = torch.zeros((2, blocks, heads, size, width + SCALE_BYTES), dtype=torch.uint8, device=device)
+    return eight_bit_cache(cells, number), number
 
 
 def _sequences(heads: Heads, lengths: Lengths) -> list[PagedSequence]:
@@ -80,19 +90,37 @@ def _sequences(heads: Heads, lengths: Lengths) -> list[PagedSequence]:
 
 
 def _prepare_attention(
-    device: torch.device, chip: Chip, *, heads: Heads, lengths: Lengths, quantized: bool, deterministic: bool
+    device: torch.device,
+    chip: Chip,
+    *,
+    heads: Heads,
+    lengths: Lengths,
+    quantized: EightBits | None,
+    deterministic: bool,
 ) -> Trial:
     sequences = _sequences(heads, lengths)
     tokens = sum(new for new, _ in lengths)
     blocks = 1 + max(int(sequence.table.max()) for sequence in sequences)
     query = noise((tokens, heads.query_heads, heads.head_dim), heads.dtype, device, seed=0)
     pool = (blocks, heads.kv_heads, heads.block_size, heads.head_dim)
-    cache_type = quantized_type(chip) if quantized else heads.dtype
+    cache, number = pools(pool, quantized, heads.dtype, chip, device)
     (keys, key_scales), (values, value_scales) = (
-        quantize_rows_reference(noise(pool, torch.float32, device, seed), cache_type) for seed in (1, 2)
+        quantize_rows_reference(noise(pool, torch.float32, device, seed), number) for seed in (1, 2)
     )
-    cache = PagedCache(keys, values, *((key_scales, value_scales) if quantized else (None, None)))
-    plan = plan_varlen(sequences, heads.shape(device), chip, deterministic=deterministic)
+    for mine, given in (
+        (cache.keys, keys),
+        (cache.values, values),
+        (cache.key_scales, key_scales),
+        (cache.value_scales, value_scales),
+    ):
+        if mine is not None:
+            mine.copy_(given)
+    plan = plan_varlen(
+        sequences,
+        replace(heads.shape(device), has_eight_bits=quantized is not None),
+        chip,
+        deterministic=deterministic,
+    )
     out = torch.empty_like(query)
     scale = heads.head_dim**-0.5
     launches = varlen_attention_launches(
@@ -131,7 +159,7 @@ def _attention(
     what: str,
     lengths: Lengths,
     *,
-    quantized: bool = False,
+    quantized: EightBits | None = None,
     deterministic: bool = False,
 ) -> Case:
     # Counts do not depend on a chip: one byte per value is one byte.
@@ -154,7 +182,9 @@ def _attention(
     )
 
 
-def _prepare_write(device: torch.device, chip: Chip, *, heads: Heads, tokens: int, quantized: bool) -> Trial:
+def _prepare_write(
+    device: torch.device, chip: Chip, *, heads: Heads, tokens: int, quantized: EightBits | None
+) -> Trial:
     width, all_heads = heads.head_dim, heads.query_heads + 2 * heads.kv_heads
     qkv = noise((tokens, all_heads, width), heads.dtype, device, seed=0)
     angles = noise((tokens, width // 2), torch.float32, device, seed=1)
@@ -170,12 +200,9 @@ def _prepare_write(device: torch.device, chip: Chip, *, heads: Heads, tokens: in
     norms = HeadNorms(query_norm, key_norm, eps=1e-6)
     query = qkv.new_empty((tokens, heads.query_heads, width))
     pool = (blocks, heads.kv_heads, heads.block_size, width)
-    cache_type = quantized_type(chip) if quantized else heads.dtype
 
     def cache() -> PagedCache:
-        pools = (torch.zeros(pool, dtype=cache_type, device=device) for _ in range(2))
-        scales = (torch.zeros(pool[:3], device=device) if quantized else None for _ in range(2))
-        return PagedCache(*pools, *scales)
+        return pools(pool, quantized, heads.dtype, chip, device)[0]
 
     ours = cache()
 
@@ -203,12 +230,12 @@ def _contents(cache: PagedCache) -> Outputs:
     )
 
 
-def _write(heads: Heads, tokens: int, *, quantized: bool = False) -> Case:
+def _write(heads: Heads, tokens: int, *, quantized: EightBits | None = None) -> Case:
     # Counts do not depend on a chip: one byte per value is one byte.
     cache_type = torch.int8 if quantized else heads.dtype
     return Case(
         kernel="rotary and KV write",
-        label=f"{heads.name}, {tokens} tokens{', 8-bit cache' if quantized else ''}",
+        label=f"{heads.name}, {tokens} tokens{f', {quantized} cache' if quantized else ''}",
         counts=rope_kv_write_counts(
             tokens, heads.query_heads, heads.kv_heads, heads.head_dim, heads.dtype, cache_type
         ),
@@ -227,8 +254,16 @@ CASES = (
     _attention(LLAMA, "prefill of 2048", ((2048, 2048),)),
     _attention(LLAMA, "31 decodes and a chunk of 512", _MIXED),
     _attention(LLAMA, "31 decodes and a chunk of 512, deterministic", _MIXED, deterministic=True),
-    _attention(LLAMA, "64 decodes at 2048, 8-bit cache", ((1, 2048),) * 64, quantized=True),
-    _attention(LLAMA, "31 decodes and a chunk of 512, 8-bit cache", _MIXED, quantized=True),
+    _attention(LLAMA, "64 decodes at 2048, fp8 cache", ((1, 2048),) * 64, quantized="fp8"),
+    _attention(LLAMA, "31 decodes and a chunk of 512, fp8 cache", _MIXED, quantized="fp8"),
+    _attention(LLAMA, "64 decodes at 2048, int8 cache", ((1, 2048),) * 64, quantized="int8"),
+    _attention(
+        LLAMA,
+        "31 decodes and a chunk of 512, int8 cache, deterministic",
+        _MIXED,
+        quantized="int8",
+        deterministic=True,
+    ),
     _attention(SMOLLM, "32 decodes at 512", ((1, 512),) * 32),
     _attention(SMOLLM, "31 decodes and a chunk of 512", _MIXED),
     _attention(replace(SMOLLM, dtype=torch.float32), "31 decodes and a chunk of 512, float32", _MIXED),
@@ -236,12 +271,15 @@ CASES = (
     _attention(GEMMA, "31 decodes and a chunk of 512", _MIXED),
     _write(LLAMA, 32),
     _write(LLAMA, 2048),
-    _write(LLAMA, 2048, quantized=True),
+    _write(LLAMA, 2048, quantized="fp8"),
+    _write(LLAMA, 2048, quantized="int8"),
     _write(QWEN, 32),
     _write(QWEN, 2048),
     _write(SMOLLM, 32),
     _attention(TINY, "decodes and a chunk", ((1, 30), (1, 1), (17, 29))),
-    _attention(TINY, "decodes, 8-bit cache", ((1, 30), (2, 17)), quantized=True),
+    _attention(TINY, "decodes, fp8 cache", ((1, 30), (2, 17)), quantized="fp8"),
+    _attention(TINY, "decodes, int8 cache", ((1, 30), (2, 17)), quantized="int8", deterministic=True),
     _write(TINY, 11),
-    _write(TINY, 11, quantized=True),
+    _write(TINY, 11, quantized="fp8"),
+    _write(TINY, 11, quantized="int8"),
 )

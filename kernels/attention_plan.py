@@ -87,6 +87,8 @@ class AttentionShape:
     sliding_window: int | None
     dtype: torch.dtype
     device: torch.device
+    has_eight_bits: bool = False
+    """Of keys and values in the cache, each head of a token with a scale."""
 
     @property
     def tile_bytes(self) -> int:

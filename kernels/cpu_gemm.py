@@ -4,7 +4,8 @@
     BF16          x̂ = bfloat16(x)
     F32           x̂ = x
     INT8          x̂ = d[r] · q[r, k],       d = max_k |x[r, k]| / 127,  q = round(x / d)
-    Q8_0, Q4_*    x̂ = d[r, g] · q[r, k],    the same per group g of 32
+    INT8_MANY, Q8_0, Q4_*
+                  x̂ = d[r, g] · q[r, k],    the same per group g of 32
 
 Integer sums are exact; float32 sums run over k (or g) in order, whatever the batch and the division of
 columns: a row's result is the same bit for bit alone and among others. Weights of other GGUF types (Q5_*, K
@@ -21,7 +22,7 @@ from typing import Any, Final, cast
 import torch
 from torch import Tensor
 
-from headway.kernels.weight_rows import WeightKind, WeightRows, bf16_rows
+from headway.kernels.weight_rows import GROUP, WeightKind, WeightRows, bf16_rows
 
 PANEL: Final = 32
 """Columns are divided between threads by this many."""
@@ -193,6 +194,8 @@ def _common(rows: Sequence[WeightRows]) -> tuple[WeightKind, int]:
         found = ", ".join(sorted(f"{kind.name} of {inputs} inputs" for kind, inputs in kinds))
         raise ValueError(f"the parts of one product must be of one kind and width, not {found}")
     kind, inputs = kinds.pop()
+    if kind is WeightKind.INT8_MANY and inputs % GROUP:
+        raise ValueError(f"{inputs} inputs do not divide into blocks of {GROUP}")
     # 65,536 · 255 · 127 is the most that a sum in int32 holds.
     if kind is WeightKind.INT8 and inputs > 1 << 16:
         raise ValueError(f"int8 products take up to 65,536 inputs, not {inputs}; use Q8_0")

@@ -11,7 +11,7 @@ import ctypes
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from torch import Tensor
 from headway.kernels.cpu_gemm import Epilogue, PackedWeight, WeightRecord
 
 Int32s = NDArray[np.int32]
+MANY_TOKENS: Final = 24
+"""From here on a product's time is its arithmetic, and with fewer tokens it is reading the weights."""
 
 _KV_ELEMENTS = {torch.float32: 0, torch.bfloat16: 1, torch.uint8: 2}
 """``HeadwayElement`` of keys and values; uint8: 8-bit values and their scales."""
@@ -49,6 +51,8 @@ class _ModelRecord(ctypes.Structure):
         ("norm_eps", ctypes.c_float),
         ("scale", ctypes.c_float),
         ("layer", ctypes.POINTER(_LayerRecord)),
+        ("layer_of_many", ctypes.POINTER(_LayerRecord)),
+        ("many", ctypes.c_int32),
         ("head", WeightRecord),
         ("embedding", WeightRecord),
         *((name, ctypes.c_void_p) for name in ("final_norm", "cosines", "sines", "pools")),
@@ -92,6 +96,8 @@ class CpuModel:
     norm_eps: float
     embedding: PackedWeight
     layers: tuple[CpuLayer, ...]
+    layers_of_many: tuple[CpuLayer, ...]
+    """The same for steps of ``MANY_TOKENS`` or more, in a form that computes faster; or none."""
     final_norm: Tensor
     head: PackedWeight
     cosines: Tensor
@@ -127,8 +133,8 @@ class CpuStep:
         ``cores``: where the threads stay, one for each; None: wherever the system puts them.
         """
         self._kept_alive = (model, pools)
-        layers = (_LayerRecord * len(model.layers))(*[_layer(layer) for layer in model.layers])
-        record = _model(model, layers, pools)
+        layers, layers_of_many = _records(model.layers), _records(model.layers_of_many)
+        record = _model(model, layers, layers_of_many, pools)
         pinned = None if cores is None else (ctypes.c_int32 * threads)(*cores)
         opened = cast(Callable[..., int | None], _function(library, "headway_open", ctypes.c_void_p))
         context = opened(ctypes.byref(record), threads, pinned)
@@ -136,7 +142,7 @@ class CpuStep:
             raise MemoryError("no memory for the CPU kernels' threads")
         self._context = ctypes.c_void_p(context)
         self._end = weakref.finalize(self, _function(library, "headway_close", None), self._context)
-        self._layers = layers
+        self._layers = layers, layers_of_many
         self._run = _function(library, "headway_step", ctypes.c_int32)
         self._wake = _function(library, "headway_wake", None)
         self._record = _StepRecord()
@@ -203,6 +209,10 @@ class CpuStep:
         return buffer
 
 
+def _records(layers: Sequence[CpuLayer]) -> ctypes.Array[_LayerRecord] | None:
+    return (_LayerRecord * len(layers))(*map(_layer, layers)) if layers else None
+
+
 def _layer(layer: CpuLayer) -> _LayerRecord:
     def address(norm: Tensor | None) -> int | None:
         return None if norm is None else norm.data_ptr()
@@ -219,7 +229,12 @@ def _layer(layer: CpuLayer) -> _LayerRecord:
     )
 
 
-def _model(model: CpuModel, layers: ctypes.Array[_LayerRecord], pools: Tensor) -> _ModelRecord:
+def _model(
+    model: CpuModel,
+    layers: ctypes.Array[_LayerRecord] | None,
+    layers_of_many: ctypes.Array[_LayerRecord] | None,
+    pools: Tensor,
+) -> _ModelRecord:
     return _ModelRecord(
         layers=len(model.layers),
         hidden=model.head.inputs,
@@ -235,6 +250,8 @@ def _model(model: CpuModel, layers: ctypes.Array[_LayerRecord], pools: Tensor) -
         norm_eps=model.norm_eps,
         scale=model.head_dim**-0.5,
         layer=layers,
+        layer_of_many=layers_of_many,
+        many=MANY_TOKENS,
         head=model.head.record,
         embedding=model.embedding.record,
         final_norm=model.final_norm.data_ptr(),

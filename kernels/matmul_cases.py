@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 import torch
 
 from headway.kernels.cases import Case, Outputs, Trial, Unit
+from headway.kernels.eight_bits import fp8_type
 from headway.kernels.launch import Chip
 from headway.kernels.scaled_matmul import (
     parts_for,
@@ -16,14 +17,15 @@ from headway.kernels.scaled_matmul import (
     scaled_matmul_reference,
 )
 
-Kind: TypeAlias = Literal["W8", "F8", "W8A8"]
-"""int8 weights, fp8 weights, int8 by int8."""
+Kind: TypeAlias = Literal["W8", "F8", "W8A8", "F8A8"]
+"""int8 weights, fp8 weights, int8 by int8, fp8 by fp8."""
 
-UNITS: dict[Kind, Unit] = {"W8": "bfloat16", "F8": "bfloat16", "W8A8": "int8"}
+UNITS: dict[Kind, Unit] = {"W8": "bfloat16", "F8": "bfloat16", "W8A8": "int8", "F8A8": "fp8"}
 NAMES: dict[Kind, str] = {
     "W8": "int8 weight-only product",
     "F8": "fp8 weight-only product",
     "W8A8": "int8 by int8 product",
+    "F8A8": "fp8 by fp8 product",
 }
 
 
@@ -31,11 +33,14 @@ def _prepare(device: torch.device, chip: Chip, *, kind: Kind, rows: int, columns
     def field(count: int, factor: int, span: int) -> torch.Tensor:
         return (torch.arange(count, device=device) * factor) % span - span // 2
 
-    both = kind == "W8A8"
+    # A100 multiplies no fp8: what is refused there is compiled as int8.
+    narrow = fp8_type(chip) if kind == "F8A8" else None
+    both = kind in ("W8A8", "F8A8")
     x = field(rows * depth, 40503, 251).view(rows, depth)
-    x = x.to(torch.int8) if both else (x.float() / 64).to(torch.bfloat16)
+    x = (x.float() / 64).to(narrow or torch.bfloat16) if narrow or not both else x.to(torch.int8)
     weight = field(columns * depth, 48271, 253).view(columns, depth)
-    weight = (weight.float() / 8).to(torch.float8_e4m3fn) if kind == "F8" else weight.to(torch.int8)
+    fp8 = torch.float8_e4m3fn if kind == "F8" else narrow
+    weight = (weight.float() / 8).to(fp8) if fp8 else weight.to(torch.int8)
     weight_scale = (field(columns, 31, 17).abs() + 1).float() * 1e-3
     row_scale = (field(rows, 29, 13).abs() + 1).float() * 1e-2 if both else None
     bias = field(columns, 37, 19).to(torch.bfloat16)
@@ -61,7 +66,7 @@ def _case(kind: Kind, label: str, rows: int, columns: int, depth: int, *, tiny: 
     return Case(
         NAMES[kind],
         label,
-        scaled_matmul_counts(rows, columns, depth, x_bytes=1 if kind == "W8A8" else 2),
+        scaled_matmul_counts(rows, columns, depth, x_bytes=1 if kind in ("W8A8", "F8A8") else 2),
         partial(_prepare, kind=kind, rows=rows, columns=columns, depth=depth),
         UNITS[kind],
         tiny=tiny,
@@ -80,5 +85,8 @@ CASES = (
     *_kinds("Llama 3 8B down, 32 rows", 32, 4096, 14_336),
     *_kinds("Llama 3 8B gate and up, 64 rows", 64, 28_672, 4096),
     *_kinds("Llama 3 8B gate and up, 2048 rows", 2048, 28_672, 4096),
+    _case("F8A8", "Llama 3 8B down, 32 rows", 32, 4096, 14_336),
+    _case("F8A8", "Llama 3 8B gate and up, 2048 rows", 2048, 28_672, 4096),
     *_kinds("tiny", 5, 70, 1100, tiny=True),
+    _case("F8A8", "tiny", 5, 70, 1100, tiny=True),
 )

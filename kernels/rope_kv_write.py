@@ -3,8 +3,8 @@
     q, k, v  = qkv[t]                                     [query_heads + 2 · kv_heads, d]
     q, k     ← rms_norm(q) · w_q, rms_norm(k) · w_k       per head, optional (Qwen 3, arXiv 2505.09388)
     q, k     ← rotary(q), rotary(k)                       by the row of the tables at positions[t]
-    query[t] = q ;  key_pool[row(t, h)] = k ;  value_pool[row(t, h)] = v
-    row(t, h) = (block · kv_heads + h) · block_size + offset        slots[t] = block · block_size + offset
+    query[t] = q ;  key_pool[block, h, offset] = k ;  value_pool[block, h, offset] = v
+    slots[t] = block · block_size + offset
 
 In float32, rounded once where it is written. A quantized cache has one scale per token and head:
 
@@ -21,14 +21,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headway.kernels.eight_bits import LARGEST
 from headway.kernels.launch import Chip, Counts, Launch, chip_of, next_power_of_two
 from headway.kernels.rms_norm import rms_norm_reference
 from headway.kernels.rotary import rotary_reference
 from headway.kernels.triton_language import Operand, constexpr, jit, tl
 from headway.kernels.varlen_attention import PagedCache
-
-LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0, torch.float8_e4m3fnuz: 240.0}
-"""m of each quantized type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +125,8 @@ def _rotated(
 def _write_rows(
     pool: Operand,
     scales: Operand,
-    row: Operand,
+    at: Operand,
+    scale_at: Operand,
     first: Operand,
     second: Operand,
     half: Operand,
@@ -139,12 +138,12 @@ def _write_rows(
     if scales is not None:
         largest = tl.maximum(tl.max(tl.abs(first), axis=1), tl.max(tl.abs(second), axis=1))
         scale = tl.maximum(largest / LARGEST, 7.888609052210118e-31)  # SMALLEST_SCALE
-        tl.store(scales + row, scale, mask=written)
+        tl.store(scales + scale_at, scale, mask=written)
         first, second = first / scale[:, None], second / scale[:, None]
         if pool.dtype.element_ty == tl.int8:
             first, second = tl.floor(first + 0.5), tl.floor(second + 0.5)
     inside = written[:, None] & (half < HEAD_DIM // 2)
-    target = pool + row[:, None] * HEAD_DIM + half
+    target = pool + at[:, None] + half
     tl.store(target, first.to(pool.dtype.element_ty), mask=inside)
     tl.store(target + HEAD_DIM // 2, second.to(pool.dtype.element_ty), mask=inside)
 
@@ -170,6 +169,8 @@ def _rope_kv_write_kernel(
     KV_HEADS: constexpr,
     HEAD_DIM: constexpr,
     BLOCK_SIZE: constexpr,
+    HEAD_STRIDE: constexpr,
+    SCALE_STRIDE: constexpr,
     LARGEST: constexpr,
     TOKENS: constexpr,
     HALF_WIDTH: constexpr,
@@ -190,16 +191,19 @@ def _rope_kv_write_kernel(
         tl.store(target + HEAD_DIM // 2, second.to(query.dtype.element_ty), mask=inside)
     else:
         slot = tl.load(slots + token, mask=exists, other=-1).to(tl.int64)
-        row = (slot // BLOCK_SIZE * KV_HEADS + (head - QUERY_HEADS) % KV_HEADS) * BLOCK_SIZE
-        row += slot % BLOCK_SIZE
+        tile = slot // BLOCK_SIZE * KV_HEADS + (head - QUERY_HEADS) % KV_HEADS
+        at = tile * HEAD_STRIDE + slot % BLOCK_SIZE * HEAD_DIM
+        scale_at = tile * SCALE_STRIDE + slot % BLOCK_SIZE
         written = slot >= 0
         if head < QUERY_HEADS + KV_HEADS:
             first, second = _rotated(source, cos, sin, half, inside, key_weight, eps, HEAD_DIM)
-            _write_rows(key_pool, key_scales, row, first, second, half, written, LARGEST, HEAD_DIM)
+            _write_rows(key_pool, key_scales, at, scale_at, first, second, half, written, LARGEST, HEAD_DIM)
         else:
             first = tl.load(source + half, mask=inside, other=0.0).to(tl.float32)
             second = tl.load(source + half + HEAD_DIM // 2, mask=inside, other=0.0).to(tl.float32)
-            _write_rows(value_pool, value_scales, row, first, second, half, written, LARGEST, HEAD_DIM)
+            _write_rows(
+                value_pool, value_scales, at, scale_at, first, second, half, written, LARGEST, HEAD_DIM
+            )
 
 
 VALUES = 1024
@@ -215,12 +219,16 @@ def rope_kv_write_launch(
     *,
     chip: Chip,
     norms: HeadNorms | None = None,
+    deterministic: bool = False,
 ) -> Launch:
-    """qkv: [tokens, heads, d], rows of heads dense; query: [tokens, query_heads, d], contiguous."""
+    """qkv: [tokens, heads, d], rows of heads dense; query: [tokens, query_heads, d], contiguous.
+
+    ``deterministic``: a head's norm is summed in the same order however many tokens there are.
+    """
     (tokens, heads, head_dim), (_, kv_heads, block_size, _) = qkv.shape, cache.keys.shape
     half_width = next_power_of_two(head_dim // 2)
     # A decode batch is spread over programs of few tokens; a chunk's programs are full.
-    few = tokens * heads * half_width < 4 * chip.processors * VALUES
+    few = deterministic or tokens * heads * half_width < 4 * chip.processors * VALUES
     block = 4 if few else max(4, VALUES // (2 * half_width))
     return Launch(
         kernel=_rope_kv_write_kernel,
@@ -247,6 +255,8 @@ def rope_kv_write_launch(
             "KV_HEADS": kv_heads,
             "HEAD_DIM": head_dim,
             "BLOCK_SIZE": block_size,
+            "HEAD_STRIDE": cache.strides[0],
+            "SCALE_STRIDE": cache.strides[1],
             "LARGEST": LARGEST.get(cache.keys.dtype),
             "TOKENS": block,
             "HALF_WIDTH": half_width,

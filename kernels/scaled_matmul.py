@@ -3,11 +3,11 @@
     out[m, n] = (Σ_k x[m, k] · w[n, k]) · weight_scale[n] · row_scale[m] + bias[n]
 
     weight only   x bf16 or fp16 (row_scale 1), w int8 or fp8 (e4m3): decoding reads half the bytes
-    W8A8          x and w int8, sums in int32: twice the rate of bf16 in the matrix units
+    W8A8          x and w int8, sums in int32; or both in the chip's fp8: twice the rate of bf16
 
-x: [rows, K]; w: [N, K], as torch keeps weights; scales float32; out in bf16 or fp16. fp8 by fp8 is
-``torch._scaled_mm``, which calls the vendors' libraries; for int8 torch has neither the scales nor few rows
-(``torch._int_mm`` wants more than 16).
+x: [rows, K]; w: [N, K], as torch keeps weights; scales float32; out in bf16 or fp16. For int8 torch has
+neither the scales nor few rows (``torch._int_mm`` wants more than 16); fp8 by fp8 is ``torch._scaled_mm``
+where N and K are multiples of 16 (``scaled_linear``), and this elsewhere.
 
 The product is made as w · xᵀ: the converted weights stay in registers, where matrix units take their left
 operand from, and a few rows fill the narrow side. e4m3 is widened by its bits: as fp16 with the exponent
@@ -29,6 +29,8 @@ from headway.kernels.triton_language import Operand, constexpr, jit, tl
 WeightKind: TypeAlias = Literal["int8", "fp8"]
 FP8_SHIFT = 256.0
 """2⁸: what the fp16 reading of e4m3's bits is smaller by."""
+SHORT_SUMS = 128
+"""fp8 products that Hopper's matrix unit may add before its short sum goes into a float32, as in cuBLAS."""
 GROUP = 8
 """Tiles of rows that share a column of weight tiles in the cache."""
 SPLIT_ROWS = 64
@@ -71,7 +73,7 @@ def scaled_matmul(
     bias: Tensor | None = None,
     dtype: torch.dtype = torch.bfloat16,
 ) -> Tensor:
-    """x · weightᵀ with scales, on a GPU; weight int8 or float8_e4m3fn. ``row_scale``: x is int8."""
+    """x · weightᵀ with scales; weight int8 or fp8. ``row_scale``: x is of the weight's type."""
     chip = chip_of(x.device)
     out = torch.empty((x.shape[0], weight.shape[0]), dtype=dtype, device=x.device)
     parts = parts_for(x, weight, chip)
@@ -81,8 +83,8 @@ def scaled_matmul(
 
 
 @jit
-def _widened(w: Operand, x: Operand, FP8: constexpr) -> Operand:
-    """The weights' values in x's format; int8 by int8 stays as it is."""
+def widened(w: Operand, x: Operand, FP8: constexpr) -> Operand:
+    """The weights' values in x's format; numbers of one format stay as they are."""
     if FP8:
         bits = w.to(tl.uint16)
         return (((bits & 0x80) << 8) | ((bits & 0x7F) << 7)).to(tl.float16, bitcast=True).to(x.dtype)
@@ -90,17 +92,23 @@ def _widened(w: Operand, x: Operand, FP8: constexpr) -> Operand:
 
 
 @jit
-def _finished(
+def finished(
     total: Operand, n: Operand, m: Operand, weight_scale: Operand, row_scale: Operand, bias: Operand,
     columns: Operand, rows: Operand, SHIFT: constexpr,
 ) -> Operand:  # fmt: skip
-    """[columns, rows] sums as float32 results."""
-    total = total.to(tl.float32) * (tl.load(weight_scale + n, mask=n < columns, other=0.0) * SHIFT)[:, None]
+    """[columns, rows] sums as float32 results, rounded alike in every kernel: a bias is a fused addend."""
+    total = total.to(tl.float32)
+    factor = tl.full([1, 1], 1.0, tl.float32)
+    if weight_scale is not None:
+        factor = (tl.load(weight_scale + n, mask=n < columns, other=0.0) * SHIFT)[:, None]
     if row_scale is not None:
-        total = total * tl.load(row_scale + m, mask=m < rows, other=0.0)[None, :]
+        total = total * factor
+        factor = tl.load(row_scale + m, mask=m < rows, other=0.0)[None, :]
     if bias is not None:
-        total = total + tl.load(bias + n, mask=n < columns, other=0.0).to(tl.float32)[:, None]
-    return total
+        addend = tl.load(bias + n, mask=n < columns, other=0.0).to(tl.float32)[:, None]
+        return tl.fma(total, factor, addend)
+    else:  # noqa: RET505  # Triton wants both ends of a compile-time branch
+        return total * factor
 
 
 @jit
@@ -122,6 +130,7 @@ def _matmul_kernel(
     FP8: constexpr,
     SHIFT: constexpr,
     PARTS: constexpr,
+    SHORT_SUMS: constexpr,
     EVEN: constexpr,
     GROUP: constexpr,
 ) -> None:
@@ -138,28 +147,29 @@ def _matmul_kernel(
     # Rows past the end read the last one: no mask inside the loop, and what they give is not stored.
     w_at = weight + tl.minimum(n, columns - 1).to(tl.int64)[:, None] * depth + k[None, :]
     x_at = x + tl.minimum(m, rows - 1).to(tl.int64)[None, :] * x_stride + k[:, None]
-    total = tl.zeros((BLOCK_N, BLOCK_M), tl.int32 if row_scale is not None else tl.float32)
+    total = tl.zeros((BLOCK_N, BLOCK_M), tl.int32 if x.dtype.element_ty == tl.int8 else tl.float32)
     for start in range(0, split_depth, BLOCK_K):
         if EVEN:
             w, rights = tl.load(w_at), tl.load(x_at)
         else:
             inside = part * split_depth + start + tl.arange(0, BLOCK_K) < depth
-            w = tl.load(w_at, mask=inside[None, :], other=0)
-            rights = tl.load(x_at, mask=inside[:, None], other=0)
-        total = tl.dot(_widened(w, rights, FP8), rights, total, out_dtype=total.dtype)
+            w = tl.load(w_at, mask=inside[None, :], other=0.0)
+            rights = tl.load(x_at, mask=inside[:, None], other=0.0)
+        left = widened(w, rights, FP8)
+        total = tl.dot(left, rights, total, out_dtype=total.dtype, max_num_imprecise_acc=SHORT_SUMS)
         w_at += BLOCK_K
         x_at += BLOCK_K
     stored = (n < columns)[:, None] & (m < rows)[None, :]
     at = m.to(tl.int64)[None, :] * columns + n[:, None]
     if PARTS == 1:
-        done = _finished(total, n, m, weight_scale, row_scale, bias, columns, rows, SHIFT)
+        done = finished(total, n, m, weight_scale, row_scale, bias, columns, rows, SHIFT)
         tl.store(out + at, done.to(out.dtype.element_ty), mask=stored)
     else:
         tl.store(out + part.to(tl.int64) * rows * columns + at, total, mask=stored)
 
 
 @jit
-def _sum_kernel(
+def sum_kernel(
     parts: Operand,
     weight_scale: Operand,
     row_scale: Operand,
@@ -171,13 +181,15 @@ def _sum_kernel(
     PARTS: constexpr,
     BLOCK: constexpr,
 ) -> None:
+    """One program: some results of a row, their parts added in order."""
     m = tl.program_id(0) + tl.arange(0, 1)
     n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     at = m.to(tl.int64)[None, :] * columns + n[:, None]
-    total = tl.load(parts + at, mask=(n < columns)[:, None], other=0)
-    for part in tl.static_range(1, PARTS):
+    # From zero on, as a program that makes all parts itself adds them (``fixed_matmul``).
+    total = tl.zeros([BLOCK, 1], parts.dtype.element_ty)
+    for part in tl.static_range(0, PARTS):
         total += tl.load(parts + part * rows * columns + at, mask=(n < columns)[:, None], other=0)
-    done = _finished(total, n, m, weight_scale, row_scale, bias, columns, rows, SHIFT)
+    done = finished(total, n, m, weight_scale, row_scale, bias, columns, rows, SHIFT)
     tl.store(out + at, done.to(out.dtype.element_ty), mask=(n < columns)[:, None])
 
 
@@ -221,7 +233,7 @@ def scaled_matmul_launches(
     """weight and out contiguous, x's rows dense; ``parts`` from ``parts_for``."""
     rows, (columns, depth) = x.shape[0], weight.shape
     tile = matmul_tile(rows, x.element_size(), chip)
-    is_fp8 = weight.dtype == torch.float8_e4m3fn
+    is_fp8 = weight.dtype == torch.float8_e4m3fn and x.dtype != weight.dtype
     count = 1 if parts is None else parts.shape[0]
     split = -(-depth // (count * tile.depth)) * tile.depth
     scales: dict[str, Argument | None] = {
@@ -246,6 +258,7 @@ def scaled_matmul_launches(
             "BLOCK_K": tile.depth,
             "FP8": is_fp8,
             **shift,
+            "SHORT_SUMS": SHORT_SUMS if x.dtype.is_floating_point and x.element_size() == 1 else None,
             "EVEN": depth == count * split,
             "GROUP": GROUP,
         },
@@ -256,7 +269,7 @@ def scaled_matmul_launches(
         return (product,)
     block = 256
     total = Launch(
-        _sum_kernel,
+        sum_kernel,
         (rows, -(-columns // block)),
         {"parts": parts, **scales, "out": out},
         {**shift, "BLOCK": block},

@@ -30,13 +30,22 @@ from headway.kernels.varlen_batch import ITEM_FIELDS, VarlenBatch
 
 @dataclass(frozen=True, slots=True)
 class PagedCache:
-    """One layer's pools [blocks, kv_heads, block_size, d]; quantized ones with float32 scales per row."""
+    """One layer's pools [blocks, kv_heads, block_size, d]; quantized ones with float32 scales per row.
+
+    Rows are dense and blocks follow each other; between heads there may be more, such as the head's scales.
+    """
 
     keys: Tensor
     values: Tensor
     key_scales: Tensor | None = None
     """[blocks, kv_heads, block_size]"""
     value_scales: Tensor | None = None
+
+    @property
+    def strides(self) -> tuple[int, int]:
+        """(values, scales) from a head to the next one of its block."""
+        scales = self.key_scales
+        return self.keys.stride(1), 0 if scales is None else scales.stride(1)
 
 
 def varlen_attention(
@@ -83,6 +92,8 @@ def _tile_of_keys(
     KV_HEADS: constexpr,
     HEAD_DIM: constexpr,
     BLOCK_SIZE: constexpr,
+    HEAD_STRIDE: constexpr,
+    SCALE_STRIDE: constexpr,
     WINDOW: constexpr,
     SOFT_CAP: constexpr,
     MASKED: constexpr,
@@ -95,13 +106,14 @@ def _tile_of_keys(
     # Past the end the last key is read again and masked below, so that loads need no masks.
     held = tl.minimum(keys, key_end - 1) if MASKED else keys
     block = tl.load(table + held // BLOCK_SIZE).to(tl.int64)
-    row = (block * KV_HEADS + head) * BLOCK_SIZE + held % BLOCK_SIZE
+    start_of_head, row = (block * KV_HEADS + head) * HEAD_STRIDE, held % BLOCK_SIZE
     columns = tl.arange(0, WIDTH)
-    offsets = row[:, None] * HEAD_DIM + columns[None, :]
+    offsets = (start_of_head + row * HEAD_DIM)[:, None] + columns[None, :]
+    scale_at = start_of_head // HEAD_STRIDE * SCALE_STRIDE + row
     key = _load_rows(key_pool + offsets, columns, HEAD_DIM, WIDTH).to(query.dtype)
     scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
     if key_scales is not None:
-        scores *= tl.load(key_scales + row)[None, :]
+        scores *= tl.load(key_scales + scale_at)[None, :]
     if SOFT_CAP is not None:
         # c·tanh(s/c) = 2c·σ(2s/c) − c
         scores = 2.0 * SOFT_CAP / (1.0 + tl.exp(-2.0 / SOFT_CAP * scores)) - SOFT_CAP
@@ -118,7 +130,7 @@ def _tile_of_keys(
     kept = tl.exp2(running_max - shift)
     total = total * kept + tl.sum(weights, axis=1)
     if value_scales is not None:
-        weights *= tl.load(value_scales + row)[None, :]
+        weights *= tl.load(value_scales + scale_at)[None, :]
     value = _load_rows(value_pool + offsets, columns, HEAD_DIM, WIDTH).to(query.dtype)
     # The matrix unit multiplies in the model's type and adds in float32.
     mixed = mixed * kept[:, None] + tl.dot(weights.to(query.dtype), value, input_precision=PRECISION)
@@ -144,6 +156,8 @@ def _varlen_attention_kernel(
     KV_HEADS: constexpr,
     HEAD_DIM: constexpr,
     BLOCK_SIZE: constexpr,
+    HEAD_STRIDE: constexpr,
+    SCALE_STRIDE: constexpr,
     WINDOW: constexpr,
     SOFT_CAP: constexpr,
     SKIP_MASKS: constexpr,
@@ -190,19 +204,22 @@ def _varlen_attention_kernel(
                 state = _tile_of_keys(
                     state, tile, key_pool, value_pool, key_scales, value_scales, table, head, position,
                     start, key_end, scale,
-                    KV_HEADS, HEAD_DIM, BLOCK_SIZE, WINDOW, SOFT_CAP, True, PRECISION, KEYS, WIDTH,
+                    KV_HEADS, HEAD_DIM, BLOCK_SIZE, HEAD_STRIDE, SCALE_STRIDE, WINDOW, SOFT_CAP, True,
+                    PRECISION, KEYS, WIDTH,
                 )  # fmt: skip
         for start in range(unmasked_start, unmasked_end, KEYS):
             state = _tile_of_keys(
                 state, tile, key_pool, value_pool, key_scales, value_scales, table, head, position,
                 start, key_end, scale,
-                KV_HEADS, HEAD_DIM, BLOCK_SIZE, WINDOW, SOFT_CAP, False, PRECISION, KEYS, WIDTH,
+                KV_HEADS, HEAD_DIM, BLOCK_SIZE, HEAD_STRIDE, SCALE_STRIDE, WINDOW, SOFT_CAP, False,
+                PRECISION, KEYS, WIDTH,
             )  # fmt: skip
     for start in range(unmasked_end, key_end, KEYS):
         state = _tile_of_keys(
             state, tile, key_pool, value_pool, key_scales, value_scales, table, head, position,
             start, key_end, scale,
-            KV_HEADS, HEAD_DIM, BLOCK_SIZE, WINDOW, SOFT_CAP, True, PRECISION, KEYS, WIDTH,
+            KV_HEADS, HEAD_DIM, BLOCK_SIZE, HEAD_STRIDE, SCALE_STRIDE, WINDOW, SOFT_CAP, True,
+            PRECISION, KEYS, WIDTH,
         )  # fmt: skip
 
     running_max, total, mixed = state
@@ -257,6 +274,8 @@ def varlen_attention_launches(
             "KV_HEADS": kv_heads,
             "HEAD_DIM": head_dim,
             "BLOCK_SIZE": block_size,
+            "HEAD_STRIDE": cache.strides[0],
+            "SCALE_STRIDE": cache.strides[1],
             "WINDOW": sliding_window,
             "SOFT_CAP": soft_cap,
             "SKIP_MASKS": tile.skip_masks,

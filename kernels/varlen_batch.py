@@ -150,11 +150,13 @@ def attention_tile(
         # cost nothing beside the loads.
         stage_bytes, skip_masks = DECODE_STAGE_BYTES, False
         rows = max(16, min(rows, next_power_of_two(group * longest_query)))
+    # Addresses of scales beside those of rows are more than AMD's scalar registers hold for four warps.
+    is_crowded = shape.has_eight_bits and chip.backend == "hip" and rows > 32
     key_bytes = 2 * next_power_of_two(shape.head_dim) * shape.dtype.itemsize
     return AttentionTile(
         rows=max(rows, group),
         keys=max(16, min(64 if chip.backend == "cuda" else 32, stage_bytes // key_bytes)),
-        num_warps=8 if shape.head_dim > 128 and skip_masks else 4,
+        num_warps=8 if (shape.head_dim > 128 and skip_masks) or is_crowded else 4,
         # AMD's pipeline copies through registers: a second stage costs more of them than it hides.
         num_stages=1 if chip.backend == "hip" else 2 if wide else 3,
         skip_masks=skip_masks,

@@ -1,6 +1,7 @@
 """Rows of a weight as the CPU kernels take them: plain, int8, or blocks of 32 as GGUF files hold them.
 
-    INT8        w[n, k] ≈ d[n] · q[n, k]                   d = max_k |w[n, k]| / 127,  q in −127 … 127
+    INT8, INT8_MANY
+                w[n, k] ≈ d[n] · q[n, k]                   d = max_k |w[n, k]| / 127,  q in −127 … 127
     Q8_0        w[n, k] ≈ d[n, g] · q[n, k]                g = k // 32, d in float16, the same rule per block
     Q4_0, Q4_1  as the file has them: d · (q − 8), d · q + m; read without loss, never made here
 
@@ -31,6 +32,8 @@ class WeightKind(IntEnum):
     Q4_1 = 3
     Q8_0 = 4
     F32 = 5
+    INT8_MANY = 6
+    """INT8's weights for products of many rows: their activations are rounded in blocks."""
 
 
 BLOCK_BYTES: Final = {WeightKind.Q4_0: 18, WeightKind.Q4_1: 20, WeightKind.Q8_0: 34}
@@ -45,7 +48,7 @@ class WeightRows:
     values: Tensor
     """[outputs, inputs] of the kind's numbers, or [outputs, bytes of the row's blocks] uint8; contiguous."""
     scales: Tensor | None = None
-    """[outputs] float32, for INT8."""
+    """[outputs] float32, for INT8 and INT8_MANY."""
 
     @property
     def outputs(self) -> int:
@@ -63,10 +66,10 @@ def f32_rows(weight: Tensor) -> WeightRows:
     return WeightRows(WeightKind.F32, weight.shape[1], weight.float().contiguous())
 
 
-def int8_rows(weight: Tensor) -> WeightRows:
-    """Round [outputs, inputs] to int8 with one scale per output."""
+def int8_rows(weight: Tensor, kind: WeightKind = WeightKind.INT8) -> WeightRows:
+    """Round [outputs, inputs] to int8 with one scale per output; ``kind``: INT8 or INT8_MANY."""
     values, scales = _rounded(weight.float())
-    return WeightRows(WeightKind.INT8, weight.shape[1], values, scales.squeeze(1))
+    return WeightRows(kind, weight.shape[1], values, scales.squeeze(1))
 
 
 def q8_0_rows(weight: Tensor) -> WeightRows:
@@ -88,7 +91,7 @@ def dequantized(rows: WeightRows) -> Tensor:
     """The weights that the rows stand for, float32 [outputs, inputs]."""
     if rows.kind in {WeightKind.BF16, WeightKind.F32}:
         return rows.values.float()
-    if rows.kind is WeightKind.INT8:
+    if rows.kind in {WeightKind.INT8, WeightKind.INT8_MANY}:
         return rows.values.float() * cast(Tensor, rows.scales).unsqueeze(1)
     blocks = rows.values.reshape(-1, BLOCK_BYTES[rows.kind])
     scale = blocks[:, :2].contiguous().view(torch.float16).float()

@@ -37,7 +37,7 @@ def load_accelerated(
 
     if settings.tensor_parallel == 1 and not can_fuse(device):
         return None
-    _refuse_what_is_for_cpus(settings, device)
+    _refuse_what_is_elsewhere(settings, device)
     gpu = _gpu_settings(settings)
     if settings.tensor_parallel > 1:
         return _load_ranked(settings, path, device, gpu, threads=threads, default_kv_bytes=default_kv_bytes)
@@ -69,8 +69,6 @@ def _load_ranked(
     from headway.services.ranks import load_ranked
 
     size, on_cpu = settings.tensor_parallel, device.type == "cpu"
-    if on_cpu and gpu.quantization != "none":
-        raise ModelError(f"--quantization {gpu.quantization} over several devices needs GPUs: leave it out")
     ranked = load_ranked(
         path,
         size,
@@ -89,26 +87,36 @@ def _load_ranked(
     return Accelerated(ranked.runner, ranked.kernels)
 
 
-def _refuse_what_is_for_cpus(settings: WorkerSettings, device: torch.device) -> None:
+def _refuse_what_is_elsewhere(settings: WorkerSettings, device: torch.device) -> None:
     where = f"--tensor-parallel {settings.tensor_parallel}" if settings.tensor_parallel > 1 else str(device)
     for is_asked, option in (
-        (settings.is_deterministic, "--deterministic"),
-        (settings.kv_cache_dtype == "int8", "--kv-cache-dtype int8"),
-        (settings.quantization == "q4", "--quantization q4"),
+        (settings.quantization in {"q4", "q4-int8"}, f"--quantization {settings.quantization}"),
         (settings.cpu_kernels == "native", "--cpu-kernels native"),
     ):
         if is_asked:
             raise ModelError(
                 f"{option} is for the native CPU kernels, which do not run with {where}: leave one out"
             )
+    if device.type != "cpu":
+        return
+    for is_asked, option in (
+        (settings.is_deterministic, "--deterministic"),
+        (settings.kv_cache_dtype in ("int8", "fp8"), f"--kv-cache-dtype {settings.kv_cache_dtype}"),
+        (settings.quantization not in ("auto", "none"), f"--quantization {settings.quantization}"),
+    ):
+        if is_asked:
+            raise ModelError(f"{option} over several devices needs GPUs: leave it out")
 
 
 def _gpu_settings(settings: WorkerSettings) -> GpuSettings:
     from headway.engine.fused_loading import GpuSettings
 
+    form = settings.quantization
     return GpuSettings(
-        # auto: what was measured not to cost answers, and on GPUs nothing was measured yet.
-        quantization=form if (form := settings.quantization) == "int8" or form == "fp8" else "none",
+        # auto: what was measured not to cost answers, and on GPUs nothing was measured yet. q4 was refused.
+        quantization="none" if form == "auto" or form == "q4" or form == "q4-int8" else form,  # noqa: PLR1714  # narrows
+        kv_cache_dtype=settings.kv_cache_dtype,
+        is_deterministic=settings.is_deterministic,
         has_graphs=settings.has_cuda_graphs,
         max_sequences=settings.max_sequences,
     )

@@ -65,10 +65,11 @@ def gateway_command(settings: UpSettings, listen_fd: int) -> list[str]:
     return headway_command("gateway", *_arguments(options))
 
 
-def batch_command(settings: UpSettings) -> list[str]:
-    """The batch service."""
+def batch_command(settings: UpSettings, ready_fd: int) -> list[str]:
+    """The batch service, which says through an inherited descriptor that it serves."""
     options: list[tuple[str, object | None]] = [
         ("--files", settings.files),
+        ("--ready-fd", ready_fd),
         ("--log-format", "json"),
         ("--log-level", settings.log_level),
     ]

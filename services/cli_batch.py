@@ -117,6 +117,7 @@ def worker(
     ] = 256,
     webhook_allow_private: batch_options.AllowPrivate = False,
     heartbeat_file: batch_options.HeartbeatFile = None,
+    ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
     log_format: options.LogFormatOption = "auto",
     log_level: options.LogLevel = "info",
 ) -> None:
@@ -131,6 +132,7 @@ def worker(
         concurrency=concurrency,
         allows_private_webhooks=webhook_allow_private,
         heartbeat_file=heartbeat_file,
+        ready_fd=ready_fd,
         log_format=log_format,
         log_level=log_level,
         step=StepSettings(most_in_flight=in_flight),

@@ -32,7 +32,7 @@ QuantizationOption = Annotated[
     typer.Option(
         "--quantization",
         envvar="HEADWAY_QUANTIZATION",
-        help="Of the weights; auto: the fastest within 1% of bfloat16, on a GPU none; q4: CPU, fp8: GPU.",
+        help="Of the weights; auto: the fastest within 1%, on a GPU none; q4, q4-int8: CPU; fp8, w8a8: GPU.",
     ),
 ]
 KvCacheDTypeOption = Annotated[
@@ -40,7 +40,7 @@ KvCacheDTypeOption = Annotated[
     typer.Option(
         "--kv-cache-dtype",
         envvar="HEADWAY_KV_CACHE_DTYPE",
-        help="Keys and values of the native CPU kernels; int8: nearly twice the tokens; auto: bf16.",
+        help="Keys and values; int8: nearly twice the tokens; fp8: the same, on GPUs from H100; auto: bf16.",
     ),
 ]
 TensorParallel = Annotated[
@@ -200,7 +200,7 @@ Deterministic = Annotated[
     typer.Option(
         "--deterministic/--no-deterministic",
         envvar="HEADWAY_DETERMINISTIC",
-        help="The same bits whoever else is in the batch; needs the native CPU kernels.",
+        help="The same bits whoever else is in the batch; needs native CPU kernels, or a GPU's.",
     ),
 ]
 Weights = Annotated[

@@ -18,6 +18,7 @@ from headway.services.embedded import EmbeddedServer
 from headway.services.keeper import Death, Keeper, KeeperState
 from headway.services.listener import url_of
 from headway.services.process import ChildProcess, ProcessMark
+from headway.services.readiness import ready_pipe
 from headway.services.settings import UpSettings, new_worker_id, served_name
 from headway.services.state import RunningBatch, RunningPart, RunningWorker, StateDir, UpState
 
@@ -60,7 +61,8 @@ class Fleet:
         )
         self.gateway = Keeper("gateway", self._start_gateway, changed=changed, died=died)
         self.batch = (
-            Keeper("batch", self._start_batch, changed=changed, died=died, serves_when_started=True)
+            # Without it jobs are answered all the same: its troubles end nothing else.
+            Keeper("batch", self._start_batch, changed=changed, died=died, is_vital=False)
             if settings.has_batch
             else None
         )
@@ -82,6 +84,11 @@ class Fleet:
     def keepers(self) -> list[Keeper]:
         """All of them, in the order of their start."""
         return [*([] if self.redis is None else [self.redis]), *self._doors, *self.workers]
+
+    @property
+    def vital(self) -> list[Keeper]:
+        """All without which no job is answered."""
+        return [keeper for keeper in self.keepers if keeper.is_vital]
 
     @property
     def _doors(self) -> list[Keeper]:
@@ -116,12 +123,18 @@ class Fleet:
         )
 
     async def _start_batch(self) -> ChildProcess:
-        return ChildProcess.spawn(
-            "batch",
-            batch_command(self._settings),
-            log_path=self._logs / "batch.log",
-            extra_env={"HEADWAY_REDIS_URL": self.redis_url},
-        )
+        with ready_pipe(self._batch_serves) as descriptor:
+            return ChildProcess.spawn(
+                "batch",
+                batch_command(self._settings, descriptor),
+                log_path=self._logs / "batch.log",
+                pass_fds=(descriptor,),
+                extra_env={"HEADWAY_REDIS_URL": self.redis_url},
+            )
+
+    def _batch_serves(self) -> None:
+        assert self.batch is not None, "it has said so itself"
+        self.batch.mark_ready()
 
     def _worker_starter(self, name: str, index: int) -> Callable[[], Awaitable[ChildProcess]]:
         async def start() -> ChildProcess:

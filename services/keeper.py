@@ -69,11 +69,16 @@ class Keeper:
         changed: Callable[[Keeper], None],
         died: Callable[[Keeper, Death, float], Awaitable[None]],
         serves_when_started: bool = False,
+        is_vital: bool = True,
     ) -> None:
-        """``changed`` hears of every new state; ``died`` is awaited before a restart, with the pause."""
+        """``changed`` hears of every new state; ``died`` is awaited before a restart, with the pause.
+
+        What is not vital is started again even if it has never been ready.
+        """
         self.started = asyncio.Event()
         """Set once the first start has worked."""
         self._serves_when_started = serves_when_started
+        self.is_vital = is_vital
         self.name = name
         self.state = KeeperState.STARTING
         self.child: ChildProcess | None = None
@@ -110,7 +115,7 @@ class Keeper:
         try:
             self.child = child = await self._start()
         except StartError:
-            if not self.has_served:
+            if self.is_vital and not self.has_served:
                 raise
             return self._backoff.next_seconds()
         self.started.set()
@@ -128,7 +133,7 @@ class Keeper:
 
     def _check_hope(self, death: Death) -> None:
         """Raise StartError when this process has never been ready and will not be."""
-        if self.has_served:
+        if self.has_served or not self.is_vital:
             return
         self._unready_deaths += 1
         if death.code == CANNOT_WORK or self._unready_deaths >= GIVE_UP_AFTER:

@@ -172,8 +172,10 @@ def _torch(settings: WorkerSettings, placement: Placement) -> _Loaded:
     checkpoint = open_checkpoint(source.path)
     if accelerated is not None:
         return _Loaded(accelerated.runner, checkpoint.tokenizer(), accelerated.kernels, "in memory")
-    if settings.quantization == "fp8":
-        raise UsageError("--quantization fp8 is for GPUs", hint="on a CPU take int8, q4 or auto")
+    if (form := settings.quantization) == "fp8" or form == "int8-w8a8" or form == "fp8-w8a8":  # noqa: PLR1714  # narrows
+        raise UsageError(f"--quantization {form} is for GPUs", hint="on a CPU take int8, q4, q4-int8 or auto")
+    if (kv := settings.kv_cache_dtype) == "fp8":
+        raise UsageError("--kv-cache-dtype fp8 is for GPUs", hint="on a CPU take int8 or auto")
     kv_cache_bytes = settings.kv_cache_bytes or default_kv_cache_bytes()
     runner = TorchRunner.load(
         checkpoint,
@@ -187,11 +189,11 @@ def _torch(settings: WorkerSettings, placement: Placement) -> _Loaded:
         available_bytes=read_memory().available_bytes if device == "cpu" else None,
         cpu=CpuSettings(
             settings.cpu_kernels,
-            settings.quantization,
+            form,
             settings.cache_dir,
             keeps_weights=settings.keeps_weights,
             cores=placement.cores,
-            kv_cache_dtype=settings.kv_cache_dtype,
+            kv_cache_dtype=kv,
         ),
         is_deterministic=settings.is_deterministic,
     )

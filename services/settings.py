@@ -22,8 +22,8 @@ DType = Literal["auto", "float32", "bfloat16"]
 LogFormat = Literal["auto", "json", "pretty"]
 PolicyName = Literal["fair", "fcfs", "priority", "static", "dynamic"]
 CpuKernels = Literal["auto", "native", "torch"]
-Quantization = Literal["auto", "none", "int8", "q4", "fp8"]
-KvCacheDType = Literal["auto", "bf16", "int8"]
+Quantization = Literal["auto", "none", "int8", "q4", "q4-int8", "fp8", "int8-w8a8", "fp8-w8a8"]
+KvCacheDType = Literal["auto", "bf16", "int8", "fp8"]
 
 Speculation = Literal["off", "prompt-lookup"]
 
@@ -48,9 +48,10 @@ class WorkerSettings:
     quantization: Quantization = "auto"
     """Of the weights under the native kernels; auto: the fastest that was measured to cost less than 1 %.
 
-    On a GPU int8 or fp8, with a scale per output; auto: none."""
+    On a GPU int8 or fp8, with a scale per output, or one of them with activations too (w8a8); auto: none."""
     kv_cache_dtype: KvCacheDType = "auto"
-    """Of keys and values under the native kernels; int8 holds nearly twice the tokens; auto: bfloat16."""
+    """Of keys and values, in native or a GPU's kernels; int8 holds nearly twice the tokens, and fp8 as many;
+    auto: bfloat16."""
     cache_dir: Path | None = None
     """Where compiled kernels and packed weights are kept; None: nowhere, so torch computes."""
     keeps_weights: bool = True

@@ -110,10 +110,9 @@ def status_of(state: UpState) -> Status:
 
 
 def _batch(batch: RunningBatch) -> BatchStatus:
-    lives = batch.mark is not None and batch.mark.lives
-    return BatchStatus(
-        batch.mark.pid if batch.mark and lives else None, batch.state if lives else "restarting"
-    )
+    if batch.mark is None:  # not started yet, or between two lives: ``up`` knows which
+        return BatchStatus(None, batch.state)
+    return BatchStatus(batch.mark.pid, batch.state) if batch.mark.lives else BatchStatus(None, "restarting")
 
 
 def _part(part: RunningPart) -> PartStatus:

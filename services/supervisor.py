@@ -26,7 +26,7 @@ from headway.services.terminal import Terminal
 if TYPE_CHECKING:  # its validation library is imported later, while the children load
     from headway.queueing.protocol import Queue
 
-WATCH_STARTING_SECONDS = 0.1
+WATCH_STARTING_SECONDS = 0.05
 WATCH_SERVING_SECONDS = 1.0
 PROBE_SECONDS = 4.0
 """A gateway that starts answers the first probe when it is ready: the probe waits in the socket's backlog."""
@@ -35,6 +35,12 @@ HUNG_PROBES = 3
 LOG_LOOK_SECONDS = 0.25
 SLOW_START_SECONDS = 15.0
 """From then on warnings of processes that are not ready yet are shown too; before, only if they fail."""
+
+
+CONNECT_WAITS_SECONDS = 2.0
+BATCH_WAITS_SECONDS = 15.0
+"""The batch service starts once everything else is ready, since its start takes a core for a second; but it
+tells of ends, too (webhooks), so it does not wait for ever where a model takes minutes to load."""
 
 
 class Supervisor:
@@ -59,6 +65,8 @@ class Supervisor:
         self._left_behind = state.read()
         self._queue: Queue | None = None
         self._queue_answers = False
+        self._answers = asyncio.Event()
+        """Set once the gateway has answered for the first time."""
         self._has_served = asyncio.Event()
         self._written: UpState | None = None
 
@@ -90,16 +98,19 @@ class Supervisor:
                 if self.fleet.redis is not None:
                     tasks.create_task(self.fleet.redis.run())
                     await self.fleet.redis.started.wait()
-                for keeper in self.fleet.keepers:
-                    if keeper is self.fleet.redis:
-                        continue
-                    tasks.create_task(keeper.run())
-                # Only now, while the processes load: connecting means importing the Redis client.
-                await asyncio.sleep(0)
-                await self._connect()
+                for keeper in self.fleet.vital:
+                    if keeper is not self.fleet.redis:
+                        tasks.create_task(keeper.run())
                 tasks.create_task(self._watch_gateway())
+                # Connecting means importing the Redis client: once the gateway has let go of its core.
+                await asyncio.wait({tasks.create_task(self._answers.wait())}, timeout=CONNECT_WAITS_SECONDS)
+                await self._connect()
                 tasks.create_task(self._watch_workers())
-                await self._has_served.wait()
+                serving = tasks.create_task(self._has_served.wait())
+                await asyncio.wait({serving}, timeout=BATCH_WAITS_SECONDS)
+                if self.fleet.batch is not None:
+                    tasks.create_task(self.fleet.batch.run())
+                await serving
                 on_ready()
         except ExceptionGroup as group:
             # Not `except*`: Python before 3.11.4 (Debian 12) wraps what is raised there in a group again.
@@ -130,6 +141,7 @@ class Supervisor:
             answers = child is not None and await answers_http(self.fleet.url, "/", PROBE_SECONDS)
             if answers and gateway.child is child:
                 gateway.mark_ready()
+                self._answers.set()
             has_hung = child is not None and gateway.child is child and gateway.is_ready and not answers
             silences = silences + 1 if has_hung else 0
             if silences == HUNG_PROBES and child is not None:
@@ -159,7 +171,8 @@ class Supervisor:
         followers = {keeper: LogFollower(self.fleet.log_path(keeper)) for keeper in self.fleet.keepers}
         while True:
             for keeper, follower in followers.items():
-                if keeper.has_served or time.monotonic() - self._began > SLOW_START_SECONDS:
+                is_slow = time.monotonic() - self._began > SLOW_START_SECONDS
+                if keeper.has_served or not keeper.is_vital or is_slow:
                     self._show_loud(keeper, follower)
                 follower.bound()
             await asyncio.sleep(LOG_LOOK_SECONDS)
@@ -184,7 +197,7 @@ class Supervisor:
             self._terminal.event(
                 keeper.name, "ready", f"{self._elapsed(keeper)}   {place}  (pid {keeper.pid})"
             )
-            if all(one.is_ready for one in self.fleet.keepers):
+            if all(one.is_ready for one in self.fleet.vital):
                 self._has_served.set()
         self._publish()
 

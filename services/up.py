@@ -85,7 +85,15 @@ async def _supervise(
 
     def on_ready() -> None:
         fleet = supervisor.fleet
-        welcome(terminal, fleet.url, fleet.model, state.logs, command=_command(), options=_options(state))
+        welcome(
+            terminal,
+            fleet.url,
+            fleet.model,
+            state.logs,
+            command=_command(),
+            options=_options(state),
+            has_batch=fleet.batch is not None,
+        )
 
     return await supervisor.run(on_ready)
 

@@ -49,7 +49,9 @@ def python_snippet(url: str, model: str) -> str:
     )
 
 
-def welcome(terminal: Terminal, url: str, model: str, logs: Path, *, command: str, options: str) -> None:
+def welcome(
+    terminal: Terminal, url: str, model: str, logs: Path, *, command: str, options: str, has_batch: bool
+) -> None:
     """Print the commands, where the logs are, and how to stop; ``command``: how ``headway`` is typed here."""
     terminal.line()
     terminal.line(terminal.paint("Ask it something:", "bold"))
@@ -67,6 +69,8 @@ def welcome(terminal: Terminal, url: str, model: str, logs: Path, *, command: st
     )
     terminal.line()
     terminal.line(f"  console   {url}/console/")
+    if has_batch:
+        terminal.line(f"  batches   {url}/v1/batches (their service starts now; what is posted waits for it)")
     terminal.line(f"  logs      {short_path(logs)}/*.log")
     terminal.line(f"  status    {command} status{options}")
     terminal.line("  stop      Ctrl-C (finishes open answers; twice: at once)")

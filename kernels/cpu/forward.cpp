@@ -37,6 +37,7 @@ void Forward::set_up(HeadwayStep& step) {
     step_ = &step;
     tokens_ = step.tokens;
     rows_ = step.rows;
+    layers_ = model_.layer_of_many != nullptr && tokens_ >= model_.many ? model_.layer_of_many : model_.layer;
     plan_rows();
     plan_placing();
     fit_buffers();
@@ -90,7 +91,7 @@ template <class Each>
 void Forward::for_weights(Each&& each) const {
     each(model_.head);
     for (int i = 0; i < model_.layers; ++i) {
-        const HeadwayLayer& one = model_.layer[i];
+        const HeadwayLayer& one = layers_[i];
         for (const HeadwayWeight* weight : {&one.qkv, &one.output, &one.gate_up, &one.down}) each(*weight);
     }
 }
@@ -171,7 +172,7 @@ void Forward::quantize(const HeadwayWeight& next, const float* x, int into) {
 }
 
 void Forward::layer(int index, int& phase, MemberScratch& own, Clock& clock) {
-    const HeadwayLayer& one = model_.layer[index];
+    const HeadwayLayer& one = layers_[index];
     const Tail tail = tail_of(index);
     const uint8_t *inputs = shared_.inputs.get(), *inputs_after = shared_.inputs_after.get();
     for_rows(phase, tokens_, [&](int row) { norm(residual(row), one.attention_norm, one.qkv, row, own); });

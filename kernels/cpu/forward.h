@@ -129,6 +129,7 @@ class Forward final : public Run {
     Activations& shared_;
     std::vector<MemberScratch>& members_;
     HeadwayStep* step_ = nullptr;
+    const HeadwayLayer* layers_ = nullptr;  // in the form for this step's number of tokens
     int tokens_ = 0;
     int rows_ = 0;
     bool picks_ = false;  // the last layer's rows after attention are fewer than the tokens

@@ -35,7 +35,7 @@ void Forward::place(int layer, int row, int kv_head, MemberScratch& own) {
 }
 
 void Forward::turn(int layer, int row, int head, MemberScratch& own) {
-    const HeadwayLayer& one = model_.layer[layer];
+    const HeadwayLayer& one = layers_[layer];
     const int width = model_.head_dim;
     const int64_t angle = int64_t(packed_[row].position) * (width / 2);
     const float* norm = head < model_.query_heads ? one.query_norm : one.key_norm;
@@ -86,7 +86,7 @@ void Forward::attend_all(int layer, const Tail& tail, int& phase, MemberScratch&
             prepare_output(layer, tail, plan.items[i]);
         });
     }
-    const HeadwayWeight& output = model_.layer[layer].output;
+    const HeadwayWeight& output = layers_[layer].output;
     if (is_cut(output, model_.query_heads / model_.kv_heads * model_.head_dim)) return;
     for_rows(phase, tail.rows, [&](int row) {
         const int packed = picks_ && layer + 1 == model_.layers ? step_->logit_rows[row] : row;
@@ -108,7 +108,7 @@ void Forward::attend_item(int layer, const AttentionItem& item, const AttentionI
 
 // These heads' part of the output product's input; and a picked row's residual, which that product adds to.
 void Forward::prepare_output(int layer, const Tail& tail, const AttentionItem& item) {
-    const HeadwayWeight& output = model_.layer[layer].output;
+    const HeadwayWeight& output = layers_[layer].output;
     const int columns = model_.query_heads / model_.kv_heads * model_.head_dim;
     const bool picks = tail.attention == &last_attention_;
     for (int token = 0; token < item.tile->tokens; ++token) {

@@ -44,13 +44,14 @@ struct Blocks {
     }
 };
 
-bool sums_in_groups(int kind) { return kind == HEADWAY_Q4_0 || kind == HEADWAY_Q4_1 || kind == HEADWAY_Q8_0; }
+bool sums_in_groups(int kind) { return kind != HEADWAY_BF16 && kind != HEADWAY_F32 && kind != HEADWAY_INT8; }
 
 const Block* blocks_of(int kind) {
     switch (kind) {
         case HEADWAY_BF16: return Blocks<Bf16Kernel, kRowsPlain>::table();
         case HEADWAY_F32: return Blocks<F32Kernel, kRowsPlain>::table();
         case HEADWAY_INT8: return Blocks<Int8Kernel, kRowsPlain>::table();
+        case HEADWAY_INT8_MANY: return Blocks<Int8ManyKernel, kRowsGrouped>::table();
         case HEADWAY_Q4_0: return Blocks<Q40Kernel, kRowsGrouped>::table();
         case HEADWAY_Q4_1: return Blocks<Q41Kernel, kRowsGrouped>::table();
         default: return Blocks<Q80Kernel, kRowsGrouped>::table();

@@ -15,6 +15,7 @@
 //   F32    per k:    | L(0): k f32 | L(1): k |                                                       128 B
 //   INT8   per 4 k:   | L(0): (k … k+3) u8 = w + 128 | L(1) |                                        128 B
 //          then per panel  | f32 scale L(0) | L(1) |                                                 128 B
+//   INT8_MANY  as INT8; its activations have a scale per 32 k
 //   Q8_0   per 32 k:  | 8 × (L(0): 4 k, L(1): 4 k) u8 = w + 128 | f16 scale L(0) | L(1) |     1024 + 64 B
 //   Q4_0   per 32 k:  | 4 × (L(0), L(1)) nibbles | f16 scale L(0) | L(1) |                     512 + 64 B
 //   Q4_1   per 32 k:  | 4 × (L(0), L(1)) nibbles | f16 scale L(0) | L(1) | f16 min L(0) | L(1) |
@@ -30,7 +31,8 @@
 
 #include <stdint.h>
 
-enum HeadwayWeightKind { HEADWAY_BF16 = 0, HEADWAY_INT8 = 1, HEADWAY_Q4_0 = 2, HEADWAY_Q4_1 = 3, HEADWAY_Q8_0 = 4, HEADWAY_F32 = 5 };
+enum HeadwayWeightKind { HEADWAY_BF16 = 0, HEADWAY_INT8 = 1, HEADWAY_Q4_0 = 2, HEADWAY_Q4_1 = 3, HEADWAY_Q8_0 = 4, HEADWAY_F32 = 5,
+                         HEADWAY_INT8_MANY = 6 };
 // INT8: of keys and values only.
 enum HeadwayElement { HEADWAY_ELEMENT_F32 = 0, HEADWAY_ELEMENT_BF16 = 1, HEADWAY_ELEMENT_INT8 = 2 };
 
@@ -66,7 +68,7 @@ extern "C" {
 int64_t headway_packed_bytes(int32_t kind, int32_t outputs, int32_t inputs, int32_t paired);
 
 // Pack source rows [begin, end) of `outputs` into `buffer` (zeroed by the caller). Sources, row-major [end − begin, K]:
-// BF16: bfloat16; F32: float32; INT8: int8 with `scales` (f32 per row); Q*: the GGUF file's own blocks, unchanged in value.
+// BF16: bfloat16; F32: float32; INT8 and INT8_MANY: int8 with `scales` (f32 per row); Q*: the GGUF file's own blocks, unchanged in value.
 // Of paired weights rows [0, outputs / 2) are gate, the rest up. Row ranges may be packed in any order.
 void headway_pack_rows(int32_t kind, int32_t outputs, int32_t inputs, int32_t paired, const void* rows,
                        const float* scales, int32_t begin, int32_t end, uint8_t* buffer);
@@ -79,7 +81,7 @@ void headway_unpack_row(const struct HeadwayWeight* weight, int32_t row, float* 
 int64_t headway_activation_row_bytes(int32_t kind, int32_t inputs);
 
 // Rows [begin, end) of x (row-major, `stride` elements apart, f32 or bf16) into the same rows of `activations`:
-// rounded to bf16 for BF16 weights; as they are for F32; for INT8 to int8 with one scale per row; for Q* with one per 32 values.
+// rounded to bf16 for BF16 weights; as they are for F32; for INT8 to int8 with one scale per row; for INT8_MANY and Q* with one per 32 values.
 void headway_quantize_rows(int32_t kind, const void* x, int32_t element, int64_t stride, int32_t begin, int32_t end,
                            int32_t inputs, void* activations);
 

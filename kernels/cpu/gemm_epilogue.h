@@ -7,20 +7,18 @@ namespace headway {
 
 constexpr float kLog2E = 1.44269504f;
 
-// 1 / (1 + e^−x), by e^−|x| so that nothing overflows.
-inline __m512 sigmoid(__m512 x) {
-    const __m512 small = exp2_of(_mm512_mul_ps(_mm512_abs_ps(x), _mm512_set1_ps(-kLog2E)));  // e^−|x|
-    const __m512 one = _mm512_set1_ps(1.0f);
-    const __m512 below = _mm512_div_ps(small, _mm512_add_ps(one, small));  // σ(−|x|)
-    return _mm512_mask_sub_ps(below, _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_GE_OQ), one, below);
+// 1 + e^−x; from x = −87.3 down no larger, so that nothing overflows.
+inline __m512 one_and_exp_of_minus(__m512 x) {
+    const __m512 power = _mm512_min_ps(_mm512_mul_ps(x, _mm512_set1_ps(-kLog2E)), _mm512_set1_ps(126.0f));
+    return _mm512_add_ps(exp2_of(power), _mm512_set1_ps(1.0f));
 }
 
-inline __m512 silu(__m512 x) { return _mm512_mul_ps(x, sigmoid(x)); }
+inline __m512 silu(__m512 x) { return _mm512_div_ps(x, one_and_exp_of_minus(x)); }
 
 // x/2 · (1 + tanh(u)) = x · σ(2u),  u = √(2/π) · (x + 0.044715 x³)
 inline __m512 gelu_tanh(__m512 x) {
     const __m512 cubic = _mm512_fmadd_ps(_mm512_mul_ps(x, x), _mm512_set1_ps(0.044715f), _mm512_set1_ps(1.0f));
-    return _mm512_mul_ps(x, sigmoid(_mm512_mul_ps(_mm512_mul_ps(x, cubic), _mm512_set1_ps(1.59576912f))));
+    return _mm512_div_ps(x, one_and_exp_of_minus(_mm512_mul_ps(_mm512_mul_ps(x, cubic), _mm512_set1_ps(1.59576912f))));
 }
 
 // 16 values to `at`; only `real` lanes exist.

@@ -1,6 +1,7 @@
 // Micro-kernels: R activation rows × one panel (two vectors of 16 outputs), all of K, in registers.
 //
 //   INT8       y = d_r · d_n · (Σ u8 · s8 + offset_r)                         Σ exact in int32, up to K = 65,536
+//   INT8_MANY  y = d_n · Σ_g d_r,g · (Σ u8 · s8 + offset_r,g)                  one multiplication for each group
 //   Q8_0, Q4_0 y = Σ_g d_n,g · (d_r,g · (Σ u8 · s8 + offset_r,g))             g: groups of 32 k, in order
 //   Q4_1       y = Σ_g d_n,g · (d_r,g · Σ u8 · s8) + m_n,g · (d_r,g · Σ s8)
 //   BF16       y = Σ bf16 · bf16 in float32, pairs of k in order
@@ -43,8 +44,18 @@ struct Ahead {
     const uint8_t* at;
     int lines;
     void ask() {
-        for (int line = 0; line < lines; ++line, at += kVectorBytes) _mm_prefetch(at, _MM_HINT_T1);
+        // Of few lines always as many as are asked for at most: asking again costs less than a loop of unknown length.
+        if (lines <= kFewLines) {
+            _Pragma("GCC unroll 4") for (int line = 0; line < kFewLines; ++line)
+                _mm_prefetch(at + line * kVectorBytes, _MM_HINT_T1);
+        } else {
+            for (int line = 0; line < lines; ++line) _mm_prefetch(at + line * kVectorBytes, _MM_HINT_T1);
+        }
+        at += lines * kVectorBytes;
     }
+
+  private:
+    static constexpr int kFewLines = 4;
 };
 
 // sums += 4 k of both vectors, for every row.
@@ -111,6 +122,29 @@ struct Int8Kernel {
             const __m512 scale = _mm512_mul_ps(broadcast_float(x.row[r] + inputs), scales[v]);
             y[r][v] = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[r][v]), scale);
         }
+    }
+};
+
+// Of many rows: the only float work of a group is one multiplication and addition, half of Q8_0's and a third of Q4_1's.
+template <int R>
+struct Int8ManyKernel {
+    static void run(const uint8_t* panel, Ahead ahead, const Rows<R>& x, int groups, Sums<R>& out) {
+        Sums<R> y;
+        HEADWAY_EACH_ROW y[r][0] = y[r][1] = _mm512_setzero_ps();
+        for (int g = 0; g < groups; ++g, panel += group_bytes(HEADWAY_INT8_MANY)) {
+            ahead.ask();
+            const int at_scale = groups * kGroup + 4 * g, at_sum = at_scale + 4 * groups;
+            __m512i sums[R][2];
+            HEADWAY_EACH_ROW sums[r][0] = sums[r][1] = broadcast_four(x.row[r] + at_sum);
+            _Pragma("GCC unroll 8") for (int j = 0; j < 8; ++j)
+                add_four<R>(sums, vector_at(panel + j * 128), vector_at(panel + j * 128 + 64), x, g * kGroup + 4 * j);
+            HEADWAY_EACH_ROW {
+                const __m512 scale = broadcast_float(x.row[r] + at_scale);
+                for (int v = 0; v < 2; ++v) y[r][v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[r][v]), scale, y[r][v]);
+            }
+        }
+        HEADWAY_EACH_ROW for (int v = 0; v < 2; ++v)
+            out[r][v] = _mm512_mul_ps(y[r][v], _mm512_load_ps(panel + v * kVectorBytes));
     }
 };
 

@@ -103,7 +103,7 @@ void headway_pack_rows(int32_t kind, int32_t outputs, int32_t inputs, int32_t pa
             pack_bf16(static_cast<const uint16_t*>(rows) + index * inputs, inputs, place, panel);
         else if (kind == HEADWAY_F32)
             pack_f32(static_cast<const float*>(rows) + index * inputs, inputs, place, panel);
-        else if (kind == HEADWAY_INT8)
+        else if (has_output_scales(kind))
             pack_int8(static_cast<const int8_t*>(rows) + index * inputs, scales[index], inputs, place, panel);
         else
             pack_blocks(kind, static_cast<const uint8_t*>(rows) + index * groups * source_bytes(kind), groups, place,
@@ -119,7 +119,7 @@ void headway_unpack_row(const HeadwayWeight* weight, int32_t row, float* out) {
         for (int k = 0; k < inputs; ++k) out[k] = widen(panel + at(k / 2, place) + k % 2 * 2);
     } else if (kind == HEADWAY_F32) {
         for (int k = 0; k < inputs; ++k) memcpy(out + k, panel + at(k, place), sizeof *out);
-    } else if (kind == HEADWAY_INT8) {
+    } else if (has_output_scales(kind)) {
         float scale;
         memcpy(&scale, panel + at(groups_of(inputs) * 8, place), sizeof scale);
         for (int k = 0; k < inputs; ++k) out[k] = scale * float(panel[at(k / 4, place) + k % 4] - 128);

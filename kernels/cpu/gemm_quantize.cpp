@@ -74,7 +74,7 @@ void quantize_groups(int kind, const void* x, int element, int64_t start, int be
         const __m512 inverse = _mm512_set1_ps(scale.inverse);
         const __m512i both = _mm512_add_epi32(store_rounded(low, inverse, out), store_rounded(high, inverse, out + kLanes));
         const int32_t sum = _mm512_reduce_add_epi32(both);
-        const int32_t offset = (kind == HEADWAY_Q8_0 ? -128 : -8) * sum;
+        const int32_t offset = (kind == HEADWAY_Q4_0 ? -8 : -128) * sum;
         const float scaled = scale.scale * float(sum);
         scales[g] = scale.scale;
         memcpy(sums, kind == HEADWAY_Q4_1 ? static_cast<const void*>(&scaled) : &offset, 4);

@@ -24,6 +24,8 @@ struct HeadwayModel {
     int32_t kv_element;  // HeadwayElement of queries and pools
     float norm_eps, scale;
     const struct HeadwayLayer* layer;
+    const struct HeadwayLayer* layer_of_many;  // the same for steps of `many` tokens or more, in another form; or null
+    int32_t many;
     struct HeadwayWeight head;
     struct HeadwayWeight embedding;    // kind and buffer; read row by row
     const float* final_norm;

@@ -32,7 +32,7 @@ inline void dot_fours(__m512i& sums, __m512i unsigned_fours, __m512i signed_four
     __asm__("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(unsigned_fours), "v"(signed_fours));
 }
 
-// 2^x for x ≤ 0, relative error under 2e-7; below −126 the smallest normal number.
+// 2^x for x ≤ 126, relative error under 2e-7; below −126 the smallest normal number.
 //   2^x = 2^n · 2^f, n = round(x), |f| ≤ 1/2; the polynomial is 2^f's minimax of degree 6 (as in Cephes' exp2f).
 inline __m512 exp2_of(__m512 x) {
     x = _mm512_max_ps(x, _mm512_set1_ps(-126.0f));

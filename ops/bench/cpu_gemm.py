@@ -35,6 +35,7 @@ KINDS = {
     "q4": (WeightKind.Q4_1, WeightKind.Q8_0),  # the demo model's file: Q4_1 layers, a Q8_0 head
     "q8_0": (WeightKind.Q8_0, WeightKind.Q8_0),
     "int8": (WeightKind.INT8, WeightKind.INT8),
+    "int8_many": (WeightKind.INT8_MANY, WeightKind.Q8_0),  # q4-int8 where tokens are many
     "bf16": (WeightKind.BF16, WeightKind.BF16),
 }
 MOST_DECODE_ROWS = 64
@@ -49,7 +50,7 @@ def random_weight(kind: WeightKind, outputs: int, inputs: int) -> WeightRows:
     """Speed does not depend on values, as long as they are ordinary numbers."""
     if kind is WeightKind.BF16:
         return bf16_rows(torch.rand(outputs, inputs))
-    if kind is WeightKind.INT8:
+    if kind in {WeightKind.INT8, WeightKind.INT8_MANY}:
         values = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8)
         return WeightRows(kind, inputs, values, torch.rand(outputs))
     blocks = torch.randint(0, 256, (outputs * inputs // GROUP, BLOCK_BYTES[kind]), dtype=torch.uint8)
@@ -177,8 +178,9 @@ def compare(native: ctypes.CDLL, loop: ctypes.CDLL, rows: int, kinds: Sequence[s
         if name in chains:
             line += f" {chains[name].bytes / taken / 1e9:6.1f} GB/s"
             line += f"   of read {median_ratio(times[f'{name} read'], times[name]):4.2f}"
-            for peer in peers:
-                line += f"   against oneDNN {peer} {median_ratio(times[f'oneDNN {peer}'], times[name]):4.2f}"
+            for other in peers:
+                ratio = median_ratio(times[f"oneDNN {other}"], times[name])
+                line += f"   against oneDNN {other} {ratio:4.2f}"
         print(line, flush=True)
 
 

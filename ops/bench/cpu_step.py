@@ -31,6 +31,7 @@ PATHS: dict[str, Quantization | None] = {
     "none": "none",
     "int8": "int8",
     "q4": "q4",
+    "q4-int8": "q4-int8",
     "auto": "auto",
 }
 """None: torch; else the weights of the native kernels. ``-kv8`` behind it: keys and values in 8 bits."""

@@ -31,6 +31,7 @@ KV_CACHE: Final = 512 << 20
 ARMS: Final[dict[str, dict[str, str]]] = {
     "native-auto": {"cpu_kernels": "native", "quantization": "auto"},
     "native-q4": {"cpu_kernels": "native", "quantization": "q4"},
+    "native-q4-int8": {"cpu_kernels": "native", "quantization": "q4-int8"},
     "native-int8": {"cpu_kernels": "native", "quantization": "int8"},
     "native-bf16": {"cpu_kernels": "native", "quantization": "none"},
     "torch-bf16": {"cpu_kernels": "torch", "quantization": "none"},

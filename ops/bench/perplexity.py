@@ -24,7 +24,7 @@ from headway.engine.quantization_check import WINDOW, cost_of, log_likelihoods, 
 from headway.engine.torch_runner import TorchRunner
 from headway.services.settings import default_cache_dir
 
-FORMS: dict[str, Quantization] = {"none": "none", "int8": "int8", "q4": "q4"}
+FORMS: dict[str, Quantization] = {"none": "none", "int8": "int8", "q4": "q4", "q4-int8": "q4-int8"}
 KV_BYTES = 256 << 20
 
 
@@ -35,7 +35,7 @@ def main() -> None:
     )
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--tokens", type=int, default=None, help="of the text's beginning; default: all")
-    parser.add_argument("--forms", default="none,int8,q4")
+    parser.add_argument("--forms", default="none,int8,q4,q4-int8")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--record", type=Path, default=None)
     given = parser.parse_args()

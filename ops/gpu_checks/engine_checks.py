@@ -6,9 +6,11 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
+from gpu_checks.engine_results import EngineCheck
+from gpu_checks.form_checks import check_eight_bits, check_fixed_order
 from gpu_checks.random_model import AnyVocabulary, RandomCheckpoint
 from gpu_checks.rerun_graphs import graphs_of
 from torch import Tensor
@@ -22,7 +24,7 @@ from headway.engine.linear import Linear
 from headway.engine.model_config import ModelConfig
 from headway.engine.policy import POLICIES
 from headway.engine.rope import rotary_tables
-from headway.engine.scaled_linear import ScaledKind, rounded
+from headway.engine.scaled_linear import STORED, ScaledKind, rounded
 from headway.engine.torch_model import TorchModel
 from headway.engine.torch_runner import TorchRunner
 from headway.engine.torch_weights import load_weights
@@ -37,19 +39,10 @@ PLAIN, LAUNCHED = GpuSettings(), GpuSettings(has_graphs=False)
 FORMS: tuple[ScaledKind, ...] = ("int8", "fp8")
 
 
-@dataclass(frozen=True, slots=True)
-class EngineCheck:
-    """One promise about the engine."""
-
-    promise: str
-    problems: tuple[str, ...]
-    detail: str
-
-
 def check_engine(
     config: ModelConfig, device: torch.device, *, requests: int, longest: int
 ) -> list[EngineCheck]:
-    """Logits in float32, bfloat16 and with weights of one byte, and answers in float32.
+    """Logits in float32, bfloat16 and forms of one byte, sums in fixed order, and answers in float32.
 
     ``longest``: prompt, in tokens.
     """
@@ -60,6 +53,17 @@ def check_engine(
         _close(_logits(_on_device(config, device, "float32", LAUNCHED), config), exact),
         _no_worse(_logits(_on_device(config, device, "bfloat16", LAUNCHED), config), naive, exact),
         *(_with_rounded_weights(config, device, form) for form in FORMS),
+        *check_eight_bits(
+            lambda gpu, dtype: _on_device(config, device, dtype, gpu),
+            lambda r: _logits(r, config),
+            exact,
+            is_tiny=device == CPU,
+        ),
+        *check_fixed_order(
+            lambda gpu, dtype: _on_device(config, device, dtype, gpu),
+            min(config.vocab_size, 256),
+            is_tiny=device == CPU,
+        ),
         *_same_answers(config, device, requests, longest),
     ]
 
@@ -140,7 +144,7 @@ def _with_rounded_weights(config: ModelConfig, device: torch.device, form: Scale
 
 def _on_rounded(config: ModelConfig, form: ScaledKind, dtype: torch.dtype) -> TorchRunner:
     def make(weight: Tensor, bias: Tensor | None) -> Linear:
-        values, scales = rounded(weight, form)
+        values, scales = rounded(weight, STORED[form])
         return Linear((values.float() * scales.unsqueeze(1)).to(dtype), bias)
 
     with torch.inference_mode():

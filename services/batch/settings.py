@@ -51,6 +51,8 @@ class BatchSettings:
     allows_private_webhooks: bool = False
     heartbeat_file: Path | None = None
     """Touched every other second while the process takes tasks, for whoever watches it; None: no file."""
+    ready_fd: int | None = None
+    """Told once it serves, and closed; None: nobody asked."""
     log_format: LogFormat = "auto"
     log_level: str = "info"
     step: StepSettings = StepSettings()

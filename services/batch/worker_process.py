@@ -24,6 +24,7 @@ from headway.services.batch.storage import Storage
 from headway.services.connection import checked_queue, close_queue
 from headway.services.errors import NotReachableError
 from headway.services.logs import configure_logging, get_logger
+from headway.services.readiness import tell_ready
 from headway.services.settings import mask_password
 
 START_SECONDS: Final = 30.0
@@ -58,6 +59,8 @@ def run_batch_worker(settings: BatchSettings) -> int:
         clock.start()
         app.send_task("headway.due", expires=10)  # what waits for us need not wait for the clock
         _log.info("ready", concurrency=settings.concurrency)
+        if settings.ready_fd is not None:
+            tell_ready(settings.ready_fd)
 
     def stopping(**_: Any) -> None:
         errands.stop()

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from headway.engine.engine import Engine
-from headway.engine.interfaces import Tokenizer
+from headway.engine.interfaces import Runner, Tokenizer
 from headway.engine.limits import StepLimits
 from headway.engine.memory_settings import MemorySettings
 from headway.engine.policy import Fcfs
 from headway.engine.preemption import Mode, PreemptionCosts, PreemptionLimits
-from headway.engine.torch_runner import TorchRunner
 from headway.engine.values import RequestSpec
 
 Entry = tuple[int, float | None]
@@ -47,9 +46,7 @@ class Told:
     preemptions: dict[Mode, int] = field(default_factory=dict[Mode, int])
 
 
-def tell(
-    runner: TorchRunner, tokenizer: Tokenizer, specs: Sequence[RequestSpec], under: Circumstances
-) -> Told:
+def tell(runner: Runner, tokenizer: Tokenizer, specs: Sequence[RequestSpec], under: Circumstances) -> Told:
     """Answer all requests by a real engine."""
     engine = _engine(runner, tokenizer, under)
     waiting = list(reversed(specs)) if under.is_reversed else list(specs)
@@ -77,7 +74,7 @@ def resumed(spec: RequestSpec, answer: Sequence[Entry], kept: int) -> RequestSpe
     return replace(spec, epoch=spec.epoch + 1, generated_token_ids=tuple(token for token, _ in answer[:kept]))
 
 
-def _engine(runner: TorchRunner, tokenizer: Tokenizer, under: Circumstances) -> Engine:
+def _engine(runner: Runner, tokenizer: Tokenizer, under: Circumstances) -> Engine:
     limits = StepLimits(
         max_step_tokens=max(under.step_tokens, under.sequences),
         max_sequences=under.sequences,

@@ -14,8 +14,10 @@ from tests.engine.test_torch_runner import CONFIG, RandomCheckpoint
 from headway.engine.fused_loading import attention_shape
 from headway.engine.fused_model import FusedModel
 from headway.engine.fused_runner import FusedRunner
-from headway.engine.kv_cache import KVCache
+from headway.engine.kv_cache import INT8, KVCache
+from headway.engine.kv_number import GpuKvCacheDType, choose_kv_number
 from headway.engine.model_config import ModelConfig
+from headway.engine.product_forms import GpuQuantization, head_product, layer_product
 from headway.engine.rope import rotary_tables
 from headway.engine.shard import WHOLE, Shard
 from headway.engine.torch_runner import TorchRunner
@@ -51,17 +53,40 @@ def fused_runner(
     chip: Chip = H100,
     host_slots: int = 0,
     shard: Shard = WHOLE,
+    quantization: GpuQuantization = "none",
+    kv_cache_dtype: GpuKvCacheDType = "auto",
+    is_deterministic: bool = False,
+    blocks: int = 130,
+    block_size: int = 4,
 ) -> FusedRunner:
     """Not warmed up: every step counts."""
     checkpoint = RandomCheckpoint(config)
     config = shard.config(config)
+    kv = choose_kv_number(kv_cache_dtype, config, dtype=dtype, block_size=block_size, chip=chip)
     with torch.inference_mode():
         tables = rotary_tables(config.rope, config.head_dim, 96, dtype, CPU)
-        model = FusedModel(config, load_weights(checkpoint, dtype, CPU, shard=shard), tables, chip)
-        cache = KVCache(config, block_count=130, block_size=4, dtype=dtype, device=CPU)
-    shape = attention_shape(config, 4, dtype, CPU)
+        weights = load_weights(
+            checkpoint,
+            dtype,
+            CPU,
+            shard=shard,
+            make_product=layer_product(quantization, dtype, chip, in_fixed_order=is_deterministic),
+            make_head=head_product(in_fixed_order=is_deterministic),
+        )
+        model = FusedModel(config, weights, tables, chip, is_deterministic=is_deterministic)
+        pools = dtype if kv is None else INT8
+        cache = KVCache(config, block_count=blocks, block_size=block_size, dtype=pools, device=CPU)
     return FusedRunner(
-        config, model, cache, shape, chip, max_model_len=80, graphs=graphs, host_slots=host_slots
+        config,
+        model,
+        cache,
+        attention_shape(config, block_size, dtype, CPU, has_eight_bits=kv is not None),
+        chip,
+        max_model_len=80,
+        graphs=graphs,
+        host_slots=host_slots,
+        kv_number=kv,
+        is_deterministic=is_deterministic,
     )
 
 

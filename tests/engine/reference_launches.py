@@ -20,6 +20,7 @@ from headway.kernels.launch import Launch
 from headway.kernels.rms_norm import add_rms_norm_reference, rms_norm_reference
 from headway.kernels.rope_kv_write import HeadNorms, RotaryRows, rope_kv_write_reference
 from headway.kernels.row_gather import row_gather_reference
+from headway.kernels.row_log_probabilities import log_total_reference
 from headway.kernels.sampling_launches import fused_sampling_reference, penalise_reference
 from headway.kernels.token_mask import token_mask_reference
 from headway.kernels.varlen_attention import PagedCache
@@ -28,10 +29,10 @@ Arguments = dict[str, Any]
 
 
 @contextmanager
-def reference_launches() -> Iterator[list[str]]:
-    """Launches by reference from here on; yields the kernels' names as they are launched."""
+def reference_launches(*, interpreted: frozenset[str] = frozenset()) -> Iterator[list[str]]:
+    """Launches by reference from here on, but for some; yields the kernels' names as they are launched."""
     launched: list[str] = []
-    sampling = _Sampling()
+    sampling, run_kernel = _Sampling(), Launch.run
     runs: dict[str, Callable[[Arguments, Arguments], None]] = {
         "_row_gather_kernel": _gather,
         "_rms_norm_kernel": _norm,
@@ -45,12 +46,15 @@ def reference_launches() -> Iterator[list[str]]:
         "weights_kernel": _nothing,
         "pick_kernel": sampling.pick,
         "_token_mask_kernel": _mask,
+        "_log_total_kernel": _log_total,
     }
 
     def run(launch: Launch) -> None:
         name = str(launch.kernel.fn.__name__)
         launched.append(name)
-        if 0 not in launch.grid:
+        if name in interpreted:
+            run_kernel(launch)
+        elif 0 not in launch.grid:
             runs[name](dict(launch.arguments), dict(launch.constants))
 
     with pytest.MonkeyPatch.context() as patch:
@@ -70,6 +74,10 @@ def _mask(given: Arguments, _: Arguments) -> None:
     given["logits"].copy_(token_mask_reference(given["logits"], given["bits"], given["rows"]))
 
 
+def _log_total(given: Arguments, _: Arguments) -> None:
+    given["out"].copy_(log_total_reference(given["logits"]))
+
+
 def _norm(given: Arguments, constants: Arguments) -> None:
     if constants["ADD"]:
         out, total = add_rms_norm_reference(given["x"], given["residual"], given["weight"], given["eps"])
@@ -84,7 +92,7 @@ def _rope(given: Arguments, _: Arguments) -> None:
     if given["query_weight"] is not None:
         norms = HeadNorms(given["query_weight"], given["key_weight"], given["eps"])
     rows = RotaryRows(given["cos_table"], given["sin_table"], given["positions"])
-    cache = PagedCache(given["key_pool"], given["value_pool"])
+    cache = PagedCache(*(given[name] for name in ("key_pool", "value_pool", "key_scales", "value_scales")))
     given["query"].copy_(rope_kv_write_reference(given["qkv"], rows, cache, given["slots"], norms))
 
 

@@ -231,3 +231,8 @@ def test_torchs_kernels_are_refused_with_the_reason() -> None:
 def test_a_gpu_is_refused() -> None:
     with pytest.raises(ModelError, match=r"--deterministic is for CPUs.*--device cpu"):
         check_deterministic(Computation(None, "they are for CPUs"), torch.device("cuda"))
+
+
+def test_weights_that_follow_from_the_number_of_tokens_are_refused() -> None:
+    with pytest.raises(ModelError, match=r"does not go with --quantization q4-int8.*take q4, or auto"):
+        load(dtype="bfloat16", cpu=CpuSettings("native", "q4-int8", CACHE_DIR))

@@ -23,6 +23,7 @@ from headway.engine.quantization_check import WINDOW, log_likelihoods, text_toke
 from headway.engine.quantization_choice import RECORDED
 from headway.engine.torch_runner import TorchRunner
 from headway.engine.values import Admitted, Chunk, RequestKey, Sampling, StepPlan
+from headway.kernels.cpu_step import MANY_TOKENS
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -82,10 +83,11 @@ def test_the_record_is_float32s(checkpoint: Checkpoint, tokens: tuple[int, ...])
 @pytest.mark.parametrize(
     ("quantization", "kv"),
     [
-        ("q4", "auto"),
+        ("q4-int8", "auto"),
         ("none", "int8"),
         # Less than these cost, or a form that is not the demo model's default.
         pytest.param("none", "auto", marks=pytest.mark.soak),
+        pytest.param("q4", "auto", marks=pytest.mark.soak),
         pytest.param("int8", "auto", marks=pytest.mark.soak),
         pytest.param("q4", "int8", marks=pytest.mark.soak),
     ],
@@ -102,10 +104,19 @@ def test_perplexity_is_within_a_hundredth_of_float32(
 
 def test_auto_takes_what_the_test_above_measures(checkpoint: Checkpoint, tmp_path: Path) -> None:
     assert isinstance(checkpoint, StoredCheckpoint)
-    assert RECORDED[content_digest(checkpoint.files(), tmp_path)[:24]][0] == "q4"
+    assert set(RECORDED[content_digest(checkpoint.files(), tmp_path)[:24]]) == {"q4-int8", "q4"}
     runner = native(checkpoint, "auto")
-    assert runner.kernels == "native (Q4_1, head Q8_0)"
+    assert runner.kernels == f"native (Q4_1, INT8 for {MANY_TOKENS} tokens or more, head Q8_0)"
     assert "on record" in runner.weights
+
+
+def test_few_tokens_are_computed_with_the_files_own_blocks(
+    checkpoint: Checkpoint, tokens: tuple[int, ...]
+) -> None:
+    both, blocks = native(checkpoint, "q4-int8"), native(checkpoint, "q4")
+    few, many = tokens[: MANY_TOKENS - 1], tokens[:MANY_TOKENS]
+    assert torch.equal(log_likelihoods(both, few), log_likelihoods(blocks, few))
+    assert not torch.equal(log_likelihoods(both, many), log_likelihoods(blocks, many))
 
 
 def test_greedy_answers_in_bfloat16_are_hugging_faces_up_to_ties(

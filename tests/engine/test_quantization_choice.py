@@ -22,6 +22,7 @@ from headway.engine.quantization_check import (
     text_tokens,
 )
 from headway.engine.quantization_choice import (
+    FOUR_BIT_FORMS,
     RECORDED,
     candidates,
     choose_quantization,
@@ -99,10 +100,11 @@ def file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("losses", "chosen"),
     [
-        ({"q4": 0.0, "int8": 0.0}, "q4"),
-        ({"q4": 0.5, "int8": 0.0}, "int8"),
-        ({"q4": 0.5, "int8": 0.5}, "none"),
-        ({"q4": -0.5, "int8": 0.0}, "q4"),
+        ({"q4-int8": 0.0, "q4": 0.0, "int8": 0.0}, "q4-int8"),
+        ({"q4-int8": 0.5, "q4": 0.0, "int8": 0.0}, "q4"),
+        ({"q4-int8": 0.5, "q4": 0.5, "int8": 0.0}, "int8"),
+        ({"q4-int8": 0.5, "q4": 0.5, "int8": 0.5}, "none"),
+        ({"q4-int8": -0.5, "q4": 0.0, "int8": 0.0}, "q4-int8"),
     ],
 )
 def test_the_fastest_within_the_bound_is_taken(
@@ -117,33 +119,33 @@ def test_the_fastest_within_the_bound_is_taken(
 
 def test_a_model_is_measured_once(file: Path, tmp_path: Path) -> None:
     loaded: list[Quantization] = []
-    load = loader({"none": Scored(), "q4": Scored(0.5), "int8": Scored()}, loaded)
+    load = loader({"none": Scored(), "q4-int8": Scored(0.5), "q4": Scored(0.5), "int8": Scored()}, loaded)
     first = choose_quantization(Checkpoint(file), tmp_path / "cache", load)
-    assert (first.quantization, loaded) == ("int8", ["none", "q4", "int8"])
+    assert (first.quantization, loaded) == ("int8", ["none", "q4-int8", "q4", "int8"])
     again = choose_quantization(Checkpoint(file), tmp_path / "cache", load)
     assert again.quantization == "int8"
     assert first.reason == again.reason
-    assert len(loaded) == 3
+    assert len(loaded) == 4
     file.write_bytes(b"other weights")
     choose_quantization(Checkpoint(file), tmp_path / "cache", load)
-    assert len(loaded) == 6
+    assert len(loaded) == 8
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"[]", b'{"quantization": "q2", "reason": ""}', b"{"])
 def test_a_verdict_that_cannot_be_read_is_none(damage: bytes, file: Path, tmp_path: Path) -> None:
     loaded: list[Quantization] = []
-    load = loader({"none": Scored(), "q4": Scored()}, loaded)
+    load = loader({"none": Scored(), "q4-int8": Scored()}, loaded)
     choose_quantization(Checkpoint(file), tmp_path / "cache", load)
     [verdict] = (tmp_path / "cache").glob("quantization-*.json")
     verdict.write_bytes(damage)
-    assert choose_quantization(Checkpoint(file), tmp_path / "cache", load).quantization == "q4"
+    assert choose_quantization(Checkpoint(file), tmp_path / "cache", load).quantization == "q4-int8"
     assert len(loaded) == 4
 
 
 def test_a_measurement_too_coarse_to_tell_takes_no_form(file: Path, tmp_path: Path) -> None:
     # On average nothing is lost, but another text could well cost more than a hundredth.
     runners: dict[Quantization, ScoringRunner] = {"none": Scored(), "q4": Scored(noise=3.0)}
-    runners["int8"] = runners["q4"]
+    runners["q4-int8"] = runners["int8"] = runners["q4"]
     choice = choose_quantization(Checkpoint(file), tmp_path / "cache", loader(runners, []))
     assert choice.quantization == "none"
     assert "cannot be ruled out" in choice.reason
@@ -167,7 +169,8 @@ def test_what_cannot_be_measured_stays_as_it_is(tmp_path: Path) -> None:
 
 
 def test_candidates_are_what_the_checkpoint_can_be_had_in() -> None:
-    assert candidates(Checkpoint(kind=WeightKind.Q4_0)) == ("q4", "int8")
+    assert candidates(Checkpoint(kind=WeightKind.Q4_0)) == ("q4-int8", "q4", "int8")
+    assert candidates(Checkpoint(), is_deterministic=True) == ("q4", "int8")
     assert candidates(Checkpoint(kind=WeightKind.Q8_0)) == ("int8",)
     assert candidates(Checkpoint(kind=None)) == ("int8",)
     assert candidates(RandomCheckpoint(replace(CONFIG, hidden_size=40))) == ()
@@ -206,12 +209,21 @@ def test_a_window_is_scored_by_what_stands_in_it() -> None:
 def test_what_a_short_piece_does_not_decide_the_whole_text_may(file: Path, tmp_path: Path) -> None:
     # After 4,096 tokens the mean loss is known to 0.6 %, after all of them to 0.15 %.
     loaded: list[Quantization] = []
-    load = loader({"none": Scored(), "q4": Scored(noise=0.4)}, loaded)
+    load = loader({"none": Scored(), "q4-int8": Scored(noise=0.4)}, loaded)
     choice = choose_quantization(Checkpoint(file), tmp_path / "cache", load)
-    assert choice.quantization == "q4"
-    assert loaded == ["none", "q4", "none", "q4"]
+    assert choice.quantization == "q4-int8"
+    assert loaded == ["none", "q4-int8", "none", "q4-int8"]
     assert "over 6" in choice.reason, "69 kB of text, a token each byte"
 
 
 def test_records_are_of_forms_that_a_checkpoint_can_have() -> None:
-    assert all(len(digest) == 24 and form in {"q4", "int8", "none"} for digest, (form, _) in RECORDED.items())
+    assert all(len(digest) == 24 and set(forms) <= set(FOUR_BIT_FORMS) for digest, forms in RECORDED.items())
+
+
+def test_deterministic_takes_no_form_that_looks_at_the_number_of_tokens(file: Path, tmp_path: Path) -> None:
+    runners: dict[Quantization, ScoringRunner] = {"none": Scored(), "q4-int8": Scored(), "q4": Scored()}
+    load, folder = loader(runners, []), tmp_path / "cache"
+    assert choose_quantization(Checkpoint(file), folder, load).quantization == "q4-int8"
+    for _ in range(2):  # measured, then read
+        choice = choose_quantization(Checkpoint(file), folder, load, is_deterministic=True)
+        assert choice.quantization == "q4"

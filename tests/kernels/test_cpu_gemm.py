@@ -62,8 +62,8 @@ def random_rows(kind: WeightKind, outputs: int, inputs: int, seed: int = 0) -> W
         return bf16_rows(weight)
     if kind is WeightKind.F32:
         return f32_rows(weight)
-    if kind is WeightKind.INT8:
-        return int8_rows(weight)
+    if kind in {WeightKind.INT8, WeightKind.INT8_MANY}:
+        return int8_rows(weight, kind)
     blocks = torch.randint(
         0, 256, (outputs * inputs // GROUP, BLOCK_BYTES[kind]), dtype=torch.uint8, generator=generator
     )

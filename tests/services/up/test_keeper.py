@@ -23,7 +23,9 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 class Kept:
     """A keeper of a shell script, and what it told."""
 
-    def __init__(self, script: str, log: Path, *, serves_when_started: bool = False) -> None:
+    def __init__(
+        self, script: str, log: Path, *, serves_when_started: bool = False, is_vital: bool = True
+    ) -> None:
         self.script = script
         self.log = log
         self.starts = 0
@@ -35,6 +37,7 @@ class Kept:
             changed=lambda keeper: self.states.append(keeper.state),
             died=self.died,
             serves_when_started=serves_when_started,
+            is_vital=is_vital,
         )
 
     async def start(self) -> ChildProcess:
@@ -58,6 +61,18 @@ async def test_other_ends_before_readiness_are_tried_three_times(tmp_path: Path)
     with pytest.raises(StartError, match="exit code 7"):
         await kept.keeper.run()
     assert kept.starts == keeper_module.GIVE_UP_AFTER
+
+
+async def test_what_is_not_vital_is_tried_again_for_ever_and_never_called_ready(tmp_path: Path) -> None:
+    kept = Kept("exit 2", tmp_path / "log", is_vital=False)
+    running = asyncio.create_task(kept.keeper.run())
+    async with asyncio.timeout(20):
+        while kept.starts < 5:
+            await asyncio.sleep(0.01)
+    running.cancel()
+    await kept.keeper.stop(10)
+    assert KeeperState.READY not in kept.states
+    assert not any(death.was_ready for death in kept.deaths)
 
 
 async def test_a_kill_at_the_start_hints_at_the_memory(tmp_path: Path) -> None:

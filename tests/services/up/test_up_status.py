@@ -145,6 +145,9 @@ def test_the_batch_service_is_listed_where_it_is_part_of_up() -> None:
     alive = status_of(state_of(own_mark(), own_mark(), own_mark(), RunningBatch(own_mark(), "ready")))
     assert alive.to_json()["batch"] == {"pid": os.getpid(), "state": "ready"}
     assert any(line.split()[:3] == ["batch", str(os.getpid()), "ready"] for line in alive.table())
+    begun = status_of(state_of(own_mark(), own_mark(), own_mark(), RunningBatch(None, "starting")))
+    assert begun.to_json()["batch"] == {"pid": None, "state": "starting"}
+    assert begun.ready
     dead = status_of(state_of(own_mark(), own_mark(), own_mark(), RunningBatch(ProcessMark(1, 1), "ready")))
     assert dead.batch is not None
     assert (dead.batch.pid, dead.batch.state, dead.ready) == (None, "restarting", True), "jobs are answered"

@@ -1,0 +1,25 @@
+"""Numbers of eight bits with a scale beside them: which there are, and which of them a chip computes with."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import torch
+
+from headway.kernels.launch import A100, MI300X, Chip
+
+EightBits: TypeAlias = Literal["int8", "fp8"]
+
+LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0, torch.float8_e4m3fnuz: 240.0}
+"""What a row's largest number is scaled to."""
+
+
+def fp8_type(chip: Chip) -> torch.dtype | None:
+    """The e4m3 that the chip converts and multiplies: MI300X has one of its own, A100 none (None)."""
+    special = {A100.name: None, MI300X.name: torch.float8_e4m3fnuz}
+    return special.get(chip.name, torch.float8_e4m3fn)
+
+
+def eight_bit_type(kind: EightBits, chip: Chip) -> torch.dtype | None:
+    """None: the chip has no such number."""
+    return torch.int8 if kind == "int8" else fp8_type(chip)
