@@ -1,4 +1,4 @@
-"""When requests come and how long they are: a recorded trace, a Poisson process, or bursts.
+"""When requests come and how long they are: a recorded trace, a Poisson process, bursts, or turns of on and off.
 
 Everything is drawn from the random generator that is passed in: the same seed gives the same arrivals, and
 every policy that is compared sees the same ones.
@@ -81,6 +81,16 @@ def burst(
     seconds = 0.0
     while (seconds := seconds + random.gammavariate(shape, 1 / (rate * shape))) <= duration:
         yield Arrival(seconds, draw(random))
+
+
+def on_off(
+    rate: float, duration: float, on_seconds: float, off_seconds: float, draw: DrawLengths, random: Random
+) -> Iterator[Arrival]:
+    """``rate`` a second over all, but independent arrivals in the first seconds of each period only."""
+    share = on_seconds / (on_seconds + off_seconds)
+    for arrival in poisson(rate / share, duration * share, draw, random):
+        whole, rest = divmod(arrival.seconds, on_seconds)
+        yield Arrival(whole * (on_seconds + off_seconds) + rest, arrival.lengths)
 
 
 def lengths_of(trace: Sequence[Arrival]) -> DrawLengths:

@@ -18,6 +18,7 @@ from headway.services import cli_engine_options as engine_options
 from headway.services import cli_gateway_options as gateway_options
 from headway.services import cli_options as options
 from headway.services.cli_batch import add_batch_commands
+from headway.services.cli_bench import add_bench_command
 from headway.services.cli_dlq import add_dlq_commands
 from headway.services.cli_doctor import add_doctor_command
 from headway.services.cli_fleet import add_fleet_commands
@@ -347,6 +348,7 @@ def schema() -> None:
 add_doctor_command(app)
 add_job_commands(app)
 add_batch_commands(app)
+add_bench_command(app)
 add_dlq_commands(app)
 add_fleet_commands(app)
 add_tenant_commands(app)

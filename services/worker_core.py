@@ -29,6 +29,7 @@ from headway.services.step_show import show_loop
 from headway.services.step_view import StepViewer
 from headway.services.tenant_loops import keep_loop, settle_loop, weights_loop
 from headway.services.trace import chrome_trace
+from headway.services.trace_facts import trace_facts
 from headway.services.worker_card import worker_card
 from headway.services.worker_loops import heartbeat_loop, look_loop, reap_loop, renew_loop, watchdog_loop
 
@@ -243,4 +244,5 @@ class Worker:
     def render_trace(self) -> bytes:
         """The last steps and requests as a Chrome trace; safe beside the engine's thread."""
         trace = chrome_trace([(self._settings.worker_id, self._host.engine.timeline)])
+        trace["otherData"] = trace_facts(self._settings, self._host, self._clock)
         return json.dumps(trace).encode()

@@ -1,0 +1,283 @@
+"""A whole benchmark: look at the server, run point after point, put everything into one JSON object."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from headway.services.bench.answer import Answer
+from headway.services.bench.client_watch import complaints
+from headway.services.bench.figures import point_figures, summary
+from headway.services.bench.knee import Knee, find_knee, next_rate
+from headway.services.bench.load import Load, Loaded, Point
+from headway.services.bench.machine import machine_facts
+from headway.services.bench.native_target import NativeTarget
+from headway.services.bench.openai_target import OpenAiTarget
+from headway.services.bench.plan import Work, make_work
+from headway.services.bench.progress import Progress, point_name
+from headway.services.bench.prompts import PromptWriter, make_writer
+from headway.services.bench.settings import BenchSettings
+from headway.services.bench.target import Facts, Target
+from headway.services.bench.tokenizer_count import tokenizer_count
+from headway.services.bench.worker_steps import fetch_records, fetch_workers
+from headway.services.errors import ServiceError, UsageError
+from headway.services.simulated_tenants import SimulatedTenant
+
+FORMAT: Final = 1
+"""Of the result; grows when something in it changes its meaning."""
+ROW_FIELDS: Final = (
+    "number",
+    "tenant",
+    "class",
+    "prompt_tokens",
+    "due",
+    "sent",
+    "first",
+    "last",
+    "ended",
+    "tokens",
+    "outcome",
+    "status",
+    "job",
+)
+"""Of each request in a point's ``requests``; times in seconds since the point began."""
+
+
+class BenchRun:
+    """Runs once; ``result`` has what there is at any time, so an interrupted run loses nothing."""
+
+    def __init__(self, settings: BenchSettings, progress: Progress) -> None:
+        self._settings = settings
+        self._progress = progress
+        self._target: Target = NativeTarget(settings) if settings.is_native else OpenAiTarget(settings)
+        self._notes: list[str] = []
+        self._points: list[dict[str, Any]] = []
+        self._knee: Knee | None = None
+        self._is_interrupted = False
+
+    async def run(self) -> dict[str, Any]:
+        """Measure, and tell. Raises ServiceError for what cannot be measured."""
+        settings = self._settings
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        machine = machine_facts()
+        check(settings)
+        try:
+            facts = await self._target.open()
+            work = make_work(settings, facts.context_tokens)
+            workers = await asyncio.to_thread(fetch_workers, settings.worker_urls)
+            writer = await self._writer(work)
+            self._note(work, writer)
+            await self._measure(Load(settings, self._target, work, writer), work.tenants)
+        finally:
+            await self._target.close()
+        return {
+            "headway_bench": FORMAT,
+            "started": started,
+            "valid": all(not point["client"]["complaints"] for point in self._points),
+            "interrupted": self._is_interrupted,
+            "notes": self._notes,
+            "settings": settings.shown(),
+            "target": _target(facts),
+            "workers": workers,
+            "machine": machine,
+            "work": _work(work, writer),
+            "slos": settings.shown()["slos"],
+            "knee": None if self._knee is None else self._knee.shown(),
+            "request_fields": list(ROW_FIELDS),
+            "points": sorted(self._points, key=lambda point: point["rate"] or point["concurrency"]),
+        }
+
+    async def _writer(self, work: Work) -> PromptWriter:
+        settings = self._settings
+        count = self._target.count
+        if settings.tokenizer is not None:
+            count = tokenizer_count(settings.tokenizer, settings.api)
+        return await make_writer(
+            count, settings.texts, f"{settings.seed}", context_tokens=work.context_tokens
+        )
+
+    def _note(self, work: Work, writer: PromptWriter) -> None:
+        if not writer.is_exact:
+            self._notes.append(
+                f"prompts are as long as asked only on average "
+                f"({writer.unit.tokens_each:.3g} tokens a word): "
+                "the JSON's prompts tell how far they are off"
+            )
+        if work.cut_rows:
+            self._notes.append(
+                f"{work.cut_rows} of {len(work.trace)} rows of the trace did not fit into the context of "
+                f"{work.context_tokens} tokens and were shortened (--length-scale fit shortens all alike)"
+            )
+        if self._settings.counts_events:
+            self._notes.append("each event with text counts as one token (--count-events)")
+
+    async def _measure(self, load: Load, tenants: tuple[SimulatedTenant, ...]) -> None:
+        weights = {tenant.name: tenant.weight for tenant in tenants}
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stop, load)
+        try:
+            for point in self._coming():
+                loaded = await load.run(point, self._progress.watch)
+                self._is_interrupted = loaded.is_interrupted
+                shown = await self._shown(loaded, weights)
+                self._points.append(shown)
+                self._progress.say(point_sentence(shown))
+                if loaded.is_interrupted:
+                    return
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    def _stop(self, load: Load) -> None:
+        """The first signal ends the point and keeps it; the second one is Python's own."""
+        load.stop.set()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().remove_signal_handler(number)
+        self._progress.say("stopping: what was measured is kept")
+
+    def _coming(self) -> Iterator[Point]:
+        """The points in order; a search for the knee looks at those before."""
+        settings = self._settings
+        if settings.concurrencies:
+            for place, concurrency in enumerate(settings.concurrencies):
+                yield Point(f"{place}", concurrency=concurrency)
+            return
+        tried = 0
+        for rate in settings.rates:
+            yield Point(f"{tried}", rate=rate)
+            tried += 1
+        if tried < 2 and not settings.finds_knee:
+            return  # one rate says nothing of where it ends
+        while True:
+            self._knee = find_knee(
+                {point["rate"]: point["attainment"] for point in self._points}, settings.attainment
+            )
+            if not settings.finds_knee or tried >= settings.most_points:
+                return
+            rate_or_none = next_rate(self._knee, settings.rates[0])
+            if rate_or_none is None:
+                return
+            yield Point(f"{tried}", rate=rate_or_none)
+            tried += 1
+
+    async def _shown(self, loaded: Loaded, weights: dict[str, float]) -> dict[str, Any]:
+        settings, client = self._settings, loaded.client
+        figures = point_figures(loaded, settings.slos, weights)
+        late = [answer.late_seconds for answer in loaded.answers if answer.sent is not None]
+        assert client is not None  # every point is watched
+        found = complaints(
+            late,
+            client,
+            max_lateness=settings.max_lateness,
+            max_cpu=settings.max_client_cpu,
+            unsent=figures["unsent"],
+        )
+        seconds = time.monotonic() - loaded.began_monotonic
+        return {
+            "rate": loaded.point.rate,
+            "concurrency": loaded.point.concurrency,
+            "window": [loaded.start, round(loaded.end, 3)],
+            "interrupted": loaded.is_interrupted,
+            **figures,
+            "client": {**client.shown(), "late_seconds": summary(late), "complaints": found},
+            "requests_sent": [_row(answer) for answer in loaded.answers],
+            "workers": await self._records(loaded.began_unix, seconds),
+        }
+
+    async def _records(self, began_unix: float, seconds: float) -> list[dict[str, Any]]:
+        try:
+            return await asyncio.to_thread(fetch_records, self._settings.worker_urls, began_unix, seconds)
+        except ServiceError as error:
+            # The point itself is measured; its worker may have been killed on purpose.
+            self._notes.append(f"no step records: {error}")
+            return []
+
+
+def check(settings: BenchSettings) -> None:
+    """Refuse what cannot be meant. Raises UsageError."""
+    if settings.is_native and settings.slow_ratio:
+        raise UsageError("slow readers read HTTP: --slow-readers goes with an http:// URL")
+    if settings.finds_knee and settings.concurrencies:
+        raise UsageError("--find-knee searches rates: leave --concurrency out")
+    if settings.cancel_ratio + settings.slow_ratio > 0.9:
+        raise UsageError(
+            "--cancel-ratio and --slow-readers leave nobody to measure", hint="0.9 together at most"
+        )
+
+
+def point_sentence(point: dict[str, Any]) -> str:
+    """What stays of a point's progress."""
+    name = point_name(Point("", rate=point["rate"], concurrency=point["concurrency"]))
+    ttft, share = point["ttft_seconds"]["p99"], point["attainment"]
+    parts = [f"{point['finished']} of {point['requests']} finished"]
+    if point["tokens_per_second"] is not None:
+        parts.append(f"{point['tokens_per_second']:.0f} tokens/s")
+    if ttft is not None:
+        parts.append(f"TTFT P99 {1e3 * ttft:.0f} ms")
+    if share is not None:
+        parts.append(f"{100 * share:.1f} % within the limits")
+    return f"{name}: " + ", ".join(parts) + (" · INVALID" if point["client"]["complaints"] else "")
+
+
+def _target(facts: Facts) -> dict[str, Any]:
+    return {
+        "model": facts.model,
+        "context_tokens": facts.context_tokens,
+        "server": facts.server,
+        "told": facts.shown,
+    }
+
+
+def _work(work: Work, writer: PromptWriter) -> dict[str, Any]:
+    settings = work.settings
+    process = settings.arrivals or ("trace" if work.trace else "poisson")
+    if settings.concurrencies:
+        process = "closed loop"
+    if work.trace:
+        lengths = f"lengths of {settings.trace}, scaled by {work.length_scale:.3g}"
+    elif settings.length_spread:
+        lengths = (
+            f"prompts around {settings.prompt_tokens} and answers around {settings.answer_tokens} tokens"
+        )
+    else:
+        lengths = f"prompts of {settings.prompt_tokens} and answers of {settings.answer_tokens} tokens"
+    return {
+        "summary": f"{process}, {lengths}",
+        "process": process,
+        "length_scale": work.length_scale,
+        "context_tokens": work.context_tokens,
+        "cut_rows": work.cut_rows,
+        "trace_rows": len(work.trace),
+        "tokens_per_word": round(writer.unit.tokens_each, 4),
+        "fixed_tokens": round(writer.unit.fixed_tokens, 2),
+        "prompts_are_exact": writer.is_exact,
+        "tenants": [tenant.name for tenant in work.tenants],
+    }
+
+
+def _row(answer: Answer) -> list[Any]:
+    demand = answer.planned.demand
+    return [
+        answer.planned.number,
+        demand.tenant,
+        demand.priority,
+        answer.told_prompt_tokens or demand.prompt_tokens,
+        _time(answer.planned.seconds),
+        _time(answer.sent),
+        _time(answer.times[0] if answer.times else None),
+        _time(answer.times[-1] if answer.times else None),
+        _time(answer.ended),
+        answer.tokens,
+        answer.outcome.value if answer.outcome else None,
+        answer.status,
+        answer.job_id,
+    ]
+
+
+def _time(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 5)
