@@ -19,9 +19,9 @@ from headway.engine.values import Objective
 from headway.services.accelerated import load_accelerated
 from headway.services.answer_formats import reasoning_format, settled, tool_format
 from headway.services.errors import UsageError
-from headway.services.fair_settings import make_policy
 from headway.services.memory import read_memory
 from headway.services.placement import Placement, place
+from headway.services.policies import limits_for, make_policy
 from headway.services.settings import WorkerSettings, served_name
 from headway.services.shared_prefixes import read_shared_prefixes
 from headway.services.toy_model import is_toy, parse_toy, toy_runner
@@ -65,7 +65,12 @@ def build_engine(settings: WorkerSettings) -> ModelHost:
             "--look-ahead plans a step before the tokens are known that --speculation guesses from",
             hint="give one of the two",
         )
-    policy = make_policy(settings.policy, settings.fair)
+    policy = make_policy(
+        settings.policy,
+        settings.fair,
+        max_sequences=settings.max_sequences,
+        batch_window_seconds=settings.batch_window_seconds,
+    )
     placement = place(settings.threads, os.sched_getaffinity(0), is_pinned=settings.pins_threads)
     loaded = _toy(settings) if is_toy(settings.model) else _torch(settings, placement)
     runner, tokenizer = loaded.runner, loaded.tokenizer
@@ -91,7 +96,7 @@ def build_engine(settings: WorkerSettings) -> ModelHost:
     engine = Engine(
         runner,
         tokenizer,
-        limits=limits,
+        limits=limits_for(settings.policy, limits),
         policy=policy,
         memory=memory,
         looks_ahead=settings.looks_ahead,

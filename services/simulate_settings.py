@@ -21,6 +21,8 @@ class SimulateSettings:
     policies: tuple[str, ...] = ("fair",)
     fair: FairSettings = UNSET
     """Of the fair policy; the others that it is compared with have none of it."""
+    batch_window_seconds: float | None = None
+    """Of the dynamic policy; None: 50 ms."""
     trace: Path | None = None
     arrivals: Process | None = None
     """None: the trace as recorded if there is one, else Poisson."""

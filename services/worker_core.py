@@ -22,6 +22,7 @@ from headway.services.engine_thread import EngineThread
 from headway.services.logs import get_logger
 from headway.services.metrics import WorkerMetrics
 from headway.services.model_host import ModelHost, class_objectives
+from headway.services.policies import jobs_ahead
 from headway.services.preemption_log import PreemptionLog
 from headway.services.publisher import Publisher
 from headway.services.settings import WorkerSettings
@@ -100,6 +101,7 @@ class Worker:
             host.model,
             worker_id=settings.worker_id,
             max_sequences=settings.max_sequences,
+            jobs_ahead=jobs_ahead(settings.policy, settings.max_sequences),
             isolate_after_attempts=settings.isolate_after_attempts,
         )
         self._own_weights = dict(settings.tenant_weights)
