@@ -1,4 +1,4 @@
-"""When requests come and how long they are: a recorded trace, a Poisson process, bursts, or turns of on and off.
+"""When requests come and how long they are: a recorded trace, a Poisson process, bursts, or on and off.
 
 Everything is drawn from the random generator that is passed in: the same seed gives the same arrivals, and
 every policy that is compared sees the same ones.
@@ -84,9 +84,10 @@ def burst(
 
 
 def on_off(
-    rate: float, duration: float, on_seconds: float, off_seconds: float, draw: DrawLengths, random: Random
+    rate: float, duration: float, periods: tuple[float, float], draw: DrawLengths, random: Random
 ) -> Iterator[Arrival]:
-    """``rate`` a second over all, but independent arrivals in the first seconds of each period only."""
+    """``rate`` a second over all; independent arrivals, only in the first of each ``(on, off)`` seconds."""
+    on_seconds, off_seconds = periods
     share = on_seconds / (on_seconds + off_seconds)
     for arrival in poisson(rate / share, duration * share, draw, random):
         whole, rest = divmod(arrival.seconds, on_seconds)

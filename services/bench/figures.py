@@ -2,8 +2,8 @@
 
 Terms as in the literature: TTFT, from when a request should have been sent to its first event with text;
 TPOT, mean time of each token after it; ITL, time between two events; E2E, to the end of a whole answer;
-goodput, requests a second within all limits (DistServe, OSDI'24); Jain's index, (Σx)² / (n·Σx²) over tokens by
-weight.
+goodput, requests a second within all limits (DistServe, OSDI'24); Jain's index, (Σx)² / (n·Σx²) over tokens
+by weight.
 
 A request counts where it was due in the point's window. What this client cancelled or read slowly, on
 purpose, says nothing of the server's speed: it is counted, and left out of latencies, attainment and goodput.

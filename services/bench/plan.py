@@ -58,7 +58,7 @@ class Work:
         elif process == "burst":
             coming = burst(rate, seconds, settings.burstiness, self.draw, random)
         else:
-            coming = on_off(rate, seconds, settings.on_seconds, settings.off_seconds, self.draw, random)
+            coming = on_off(rate, seconds, (settings.on_seconds, settings.off_seconds), self.draw, random)
         return self._planned(assign(coming, self.tenants, Random(f"{seed} tenants")), f"{seed} readers")
 
     def closed_loop(self, seed: str) -> Iterator[Planned]:
