@@ -18,7 +18,7 @@ def seconds(value: float | None) -> str:
 
 def percent(value: float | None) -> str:
     """Of a share."""
-    return "-" if value is None else f"{100 * value:.1f} %"
+    return "-" if value is None else f"{100 * value:.3g} %" if value in (0.0, 1.0) else f"{100 * value:.1f} %"
 
 
 def number(value: float | None) -> str:
