@@ -158,12 +158,13 @@ def compare(arms: tuple[Arm, ...], at: float | None) -> Comparison:
 
 
 def telling_load(arms: Sequence[Arm]) -> float:
-    """The first arm's knee; where it has none, the load of its most goodput."""
+    """The first arm's knee; where it has none, the load of its most goodput, if it can be one that all have."""
     first = arms[0]
     served = first.knee.served
     if served is not None and first.knee.failed is not None:
         return served
-    return max(first.loads, key=lambda load: first.value(load, ("goodput_per_second",)) or 0.0)
+    common = [load for load in first.loads if all(load in arm.loads for arm in arms)]
+    return max(common or first.loads, key=lambda load: first.value(load, ("goodput_per_second",)) or 0.0)
 
 
 def _notes(arms: Sequence[Arm]) -> list[str]:
