@@ -11,6 +11,7 @@ from headway.services.bench.bench_table import (
     ROWS,
     heading,
     knee_sentence,
+    limit,
     limits_sentence,
     load_name,
     number,
@@ -106,12 +107,17 @@ def line_of(points: Sequence[Mapping[str, Any]], *path: str) -> list[tuple[float
 
 def latency_axis(label: str = "") -> Axis:
     """Seconds on a logarithmic scale."""
-    return Axis(label, lambda value: f"{value:g} s" if value >= 1 else f"{value * 1e3:g} ms", "log")
+    return Axis(label, limit, "log")
+
+
+def share_axis() -> Axis:
+    """From nobody to all."""
+    return Axis("", lambda value: f"{100 * value:g} %", high=1.0)
 
 
 def limit_of(slos: Mapping[str, Any], key: str) -> list[tuple[str, float]]:
     """The line of an SLO."""
-    return [] if slos.get(key) is None else [(f"limit {seconds(slos[key])}", slos[key])]
+    return [] if slos.get(key) is None else [(f"limit {limit(slos[key])}", slos[key])]
 
 
 def load_charts(result: Mapping[str, Any]) -> list[str]:
@@ -130,8 +136,9 @@ def load_charts(result: Mapping[str, Any]) -> list[str]:
             "answer tokens per second",
             x,
             Axis("", number),
-            [Series("", line_of(points, "tokens_per_second"), "c0")],
+            [Series("tokens", line_of(points, "tokens_per_second"), "c0")],
         ),
+        Chart("Within the limits", "share of the requests", x, share_axis(), _attainments(points, slos)),
     ]
     for key, name in _LIMITS.items():
         series = [
@@ -142,19 +149,26 @@ def load_charts(result: Mapping[str, Any]) -> list[str]:
     return [figure(chart) for chart in charts]
 
 
+def _attainments(points: Sequence[Mapping[str, Any]], slos: Mapping[str, Any]) -> list[Series]:
+    series = [Series("all limits", line_of(points, "attainment"), "c2")]
+    for (key, name), colour in zip(_LIMITS.items(), ("c0", "c3", "c1"), strict=True):
+        if slos.get(key) is not None:
+            line = line_of(points, f"{name.lower()}_attainment")
+            series.append(Series(name, line, colour, is_dashed=True))
+    return series
+
+
 def _distributions(result: Mapping[str, Any]) -> list[str]:
     """The share of requests that took no longer, one line per point."""
     points, drawn = result["points"][:6], []
-    names = {"ttft_seconds": "TTFT", "itl_seconds": "ITL", "tpot_seconds": "TPOT", "e2e_seconds": "E2E"}
+    names = {"ttft_seconds": "TTFT", "itl_seconds": "ITL", "e2e_seconds": "E2E"}
     for key, name in names.items():
         series = [
             Series(load_name(point), shares(point["curves"][key]), f"c{place}", has_marks=False)
             for place, point in enumerate(points)
         ]
         what = "gaps between events" if key == "itl_seconds" else "requests"
-        chart = Chart(
-            name, f"share of {what} that took no longer", latency_axis(), Axis("", percent, high=1.0), series
-        )
+        chart = Chart(name, f"share of {what} that took no longer", latency_axis(), share_axis(), series)
         drawn.append(figure(chart))
     return drawn
 

@@ -16,6 +16,11 @@ def seconds(value: float | None) -> str:
     return f"{value * 1e3:.1f} ms" if abs(value) < 1 else f"{value:.2f} s"
 
 
+def limit(value: float) -> str:
+    """``100 ms``, ``1 s``."""
+    return f"{value:g} s" if value >= 1 else f"{1e3 * value:g} ms"
+
+
 def percent(value: float | None) -> str:
     """Of a share."""
     return "-" if value is None else f"{100 * value:.3g} %" if value in (0.0, 1.0) else f"{100 * value:.1f} %"
@@ -105,7 +110,7 @@ def table(result: Mapping[str, Any]) -> list[str]:
 
 
 def heading(result: Mapping[str, Any]) -> list[str]:
-    """What was measured, in two lines."""
+    """What was measured, in two lines, and a third for each of Headway's workers that was asked."""
     settings, target, machine = result["settings"], result["target"], result["machine"]
     what = f"{target['model']} at {settings['url']}"
     work = result["work"]
@@ -113,7 +118,22 @@ def heading(result: Mapping[str, Any]) -> list[str]:
         what + (f" ({target['server']})" if target["server"] else ""),
         f"{work['summary']}; {settings['duration']:g} s each after {settings['warmup']:g} s of warm-up; "
         f"client on {machine['cores']} cores ({machine['processor']})",
+        *(worker_words(worker) for worker in result["workers"]),
     ]
+
+
+def worker_words(worker: Mapping[str, Any]) -> str:
+    """The knobs of a worker that speed depends on most; the JSON has all."""
+    settings = worker.get("settings", {})
+    known = (
+        ("policy {}", settings.get("policy")),
+        ("at most {} sequences", settings.get("max_sequences")),
+        ("{} tokens a step", settings.get("max_batch_tokens")),
+        ("blocks of {}", settings.get("block_size")),
+        ("{} KV blocks", worker.get("kv_blocks")),
+        ("kernels {}", worker.get("kernels")),
+    )
+    return "worker: " + ", ".join(words.format(value) for words, value in known if value is not None)
 
 
 def knee_sentence(knee: Mapping[str, Any], slos: Mapping[str, Any]) -> str:
@@ -131,7 +151,7 @@ def knee_sentence(knee: Mapping[str, Any], slos: Mapping[str, Any]) -> str:
 def limits_sentence(slos: Mapping[str, Any]) -> str:
     """The limits in words."""
     named = (("TTFT", "ttft_seconds"), ("TPOT", "tpot_seconds"), ("E2E", "e2e_seconds"))
-    told = [f"{name} ≤ {seconds(slos[key])}" for name, key in named if slos.get(key) is not None]
+    told = [f"{name} ≤ {limit(slos[key])}" for name, key in named if slos.get(key) is not None]
     return "within " + ", ".join(told) if told else "finished"
 
 

@@ -86,8 +86,10 @@ def _drawing(chart: Chart, shown: Sequence[Series]) -> str:
         )
     for at in across.ticks():
         x = across.place(at)
+        # A word in the middle of its tick would be cut off at the right edge.
+        anchor = "end" if x > WIDTH - RIGHT - 8 else "middle"
         parts.append(
-            f'<text class="tick" x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">'
+            f'<text class="tick" x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="{anchor}">'
             f"{chart.x.show(at)}</text>"
         )
     parts.append(

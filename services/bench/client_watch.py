@@ -79,11 +79,11 @@ def complaints(
     *,
     max_lateness: float,
     max_cpu: float,
-    unsent: int = 0,
+    unsent: Sequence[str] = (),
 ) -> list[str]:
     """Why the figures of a point are not the server's; empty: the client kept up.
 
-    ``late``: seconds by which each request was sent too late.
+    ``late``: seconds by which each request was sent too late; ``unsent``: why each was not sent at all.
     """
     found: list[str] = []
     p99 = percentile(sorted(late), 99) if late else 0.0
@@ -103,5 +103,5 @@ def complaints(
             f"{100 * max_cpu:g} % of --max-client-cpu"
         )
     if unsent:
-        found.append(f"{unsent} requests were not sent, since --max-open were open already")
+        found.append(f"{len(unsent)} requests were not sent: {unsent[0]}")
     return found

@@ -158,7 +158,7 @@ def compare(arms: tuple[Arm, ...], at: float | None) -> Comparison:
 
 
 def telling_load(arms: Sequence[Arm]) -> float:
-    """The first arm's knee; where it has none, the load of its most goodput, if it can be one that all have."""
+    """The first arm's knee; where it has none, the load of its most goodput, at best one that all have."""
     first = arms[0]
     served = first.knee.served
     if served is not None and first.knee.failed is not None:

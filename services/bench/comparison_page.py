@@ -6,8 +6,16 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
-from headway.services.bench.bench_page import knobs, latency_axis, limit_of, load_axis, shares, warnings
-from headway.services.bench.bench_table import limits_sentence, number, percent
+from headway.services.bench.bench_page import (
+    knobs,
+    latency_axis,
+    limit_of,
+    load_axis,
+    share_axis,
+    shares,
+    warnings,
+)
+from headway.services.bench.bench_table import limits_sentence, number
 from headway.services.bench.chart import Axis, Chart, Series, figure
 from headway.services.bench.comparison import FIGURES, Arm, Comparison
 from headway.services.bench.comparison_table import head, load_unit, sentences, show_figure, show_ratio
@@ -76,7 +84,7 @@ def _curves(comparison: Comparison) -> list[str]:
             "Within all limits",
             "share of the requests",
             x,
-            Axis("", percent, high=1.0),
+            share_axis(),
             _lines(comparison, ("attainment",)),
         ),
         Chart(
@@ -103,9 +111,7 @@ def _distributions(comparison: Comparison) -> list[str]:
             if (point := _point(arm, comparison.at)) is not None
         ]
         what = "gaps between events" if key == "itl_seconds" else "requests"
-        chart = Chart(
-            name, f"share of {what} that took no longer", latency_axis(), Axis("", percent, high=1.0), series
-        )
+        chart = Chart(name, f"share of {what} that took no longer", latency_axis(), share_axis(), series)
         drawn.append(figure(chart))
     return drawn
 

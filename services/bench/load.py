@@ -12,6 +12,7 @@ from typing import Final
 
 from headway.services.bench.answer import Answer, Outcome, Planned
 from headway.services.bench.client_watch import ClientLoad, ClientWatch
+from headway.services.bench.open_files import allow_open
 from headway.services.bench.plan import Work
 from headway.services.bench.prompts import PromptWriter
 from headway.services.bench.settings import BenchSettings
@@ -65,6 +66,7 @@ class Load:
         self._work = work
         self._writer = writer
         self._open: set[asyncio.Task[None]] = set()
+        self._most_open = allow_open(settings.max_open)
         self.stop = asyncio.Event()
 
     async def run(self, point: Point, watch: Watch) -> Loaded:
@@ -142,8 +144,8 @@ class Load:
 
     def _start(self, answer: Answer, request: Ready, loaded: Loaded, now: Now) -> asyncio.Task[None] | None:
         loaded.answers.append(answer)
-        if len(self._open) >= self._settings.max_open:
-            answer.end(Outcome.UNSENT, now(), "as many requests as may be were open (--max-open)")
+        if len(self._open) >= self._most_open:
+            answer.end(Outcome.UNSENT, now(), f"{self._most_open} were open already (--max-open, ulimit -n)")
             return None
         task = asyncio.create_task(request.ask(answer, now))
         self._open.add(task)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Mapping
 from typing import Any, Final, cast
@@ -13,11 +14,14 @@ from headway.services.bench.settings import BenchSettings
 from headway.services.bench.sse_connection import Address, Dialler, SseConnection, request_bytes
 from headway.services.bench.target import Facts, Now
 from headway.services.errors import NotReachableError, ServiceError, UsageError
+from headway.services.traffic import Demand
 
 ASK_SECONDS: Final = 60.0
 """For what is asked before the load."""
 PRIORITY_NAMES: Final = ("interactive", "standard", "batch")
 WHOLE: Final = frozenset({"stop", "length"})
+OWN_LIMITS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS})
+"""What a connection fails with where this machine has no more files or ports for it."""
 _UNAUTHORISED: Final = (401, 403)
 
 
@@ -75,8 +79,6 @@ class OpenAiTarget:
 
     async def _try(self) -> None:
         """One short answer: what fails here would fail for every request."""
-        from headway.services.traffic import Demand
-
         answer = Answer(Planned(0, 0.0, Demand(0.0, "", 1, 1, 4)))
         await self.prepare(answer.planned, "Say a word.").ask(answer, lambda: 0.0)
         if answer.outcome is not Outcome.FINISHED:
@@ -98,8 +100,6 @@ class OpenAiTarget:
             if told is not None:
                 return told
             self._has_tokenizer = False
-        from headway.services.traffic import Demand
-
         answer = Answer(Planned(0, 0.0, Demand(0.0, "", 1, 1, 1)))
         await self.prepare(answer.planned, text).ask(answer, lambda: 0.0)
         return answer.told_prompt_tokens
@@ -178,7 +178,8 @@ class _Prepared:
             answer.connected = now()
             await connection.ended
         except OSError as error:
-            answer.end(Outcome.BROKEN, now(), f"no connection: {error}")
+            is_ours = error.errno in OWN_LIMITS
+            answer.end(Outcome.UNSENT if is_ours else Outcome.BROKEN, now(), f"no connection: {error}")
         finally:
             connection.close()
         _judge(answer, connection, now())

@@ -46,10 +46,6 @@ class Work:
         """``rate`` requests a second for so long, by their times."""
         settings, random = self.settings, Random(seed)
         process = settings.arrivals or ("trace" if self.trace else "poisson")
-        if process != "trace" and rate * seconds > MOST_REQUESTS:
-            raise UsageError(
-                f"about {rate * seconds:.3g} requests would be sent, more than {MOST_REQUESTS:,}"
-            )
         coming: Iterator[Arrival]
         if process == "trace":
             coming = replay(self.trace, rate / self.trace_rate, seconds)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from headway.services.bench.answer import Answer
+from headway.services.bench.answer import Answer, Outcome
 from headway.services.bench.client_watch import complaints
 from headway.services.bench.figures import point_figures, summary
 from headway.services.bench.knee import Knee, find_knee, next_rate
@@ -17,7 +17,7 @@ from headway.services.bench.load import Load, Loaded, Point
 from headway.services.bench.machine import machine_facts
 from headway.services.bench.native_target import NativeTarget
 from headway.services.bench.openai_target import OpenAiTarget
-from headway.services.bench.plan import Work, make_work
+from headway.services.bench.plan import MOST_REQUESTS, Work, make_work
 from headway.services.bench.progress import Progress, point_name
 from headway.services.bench.prompts import PromptWriter, make_writer
 from headway.services.bench.settings import BenchSettings
@@ -160,7 +160,7 @@ class BenchRun:
             if not settings.finds_knee or tried >= settings.most_points:
                 return
             rate_or_none = next_rate(self._knee, settings.rates[0])
-            if rate_or_none is None:
+            if rate_or_none is None or rate_or_none * (settings.warmup + settings.duration) > MOST_REQUESTS:
                 return
             yield Point(f"{tried}", rate=rate_or_none)
             tried += 1
@@ -175,7 +175,7 @@ class BenchRun:
             client,
             max_lateness=settings.max_lateness,
             max_cpu=settings.max_client_cpu,
-            unsent=figures["unsent"],
+            unsent=[answer.error for answer in loaded.answers if answer.outcome is Outcome.UNSENT],
         )
         seconds = time.monotonic() - loaded.began_monotonic
         return {
@@ -185,7 +185,7 @@ class BenchRun:
             "interrupted": loaded.is_interrupted,
             **figures,
             "client": {**client.shown(), "late_seconds": summary(late), "complaints": found},
-            "requests_sent": [_row(answer) for answer in loaded.answers],
+            "requests_sent": [request_row(answer) for answer in loaded.answers],
             "workers": await self._records(loaded.began_unix, seconds),
         }
 
@@ -204,6 +204,11 @@ def check(settings: BenchSettings) -> None:
         raise UsageError("slow readers read HTTP: --slow-readers goes with an http:// URL")
     if settings.finds_knee and settings.concurrencies:
         raise UsageError("--find-knee searches rates: leave --concurrency out")
+    if max(settings.rates) * (settings.warmup + settings.duration) > MOST_REQUESTS:
+        raise UsageError(
+            f"{max(settings.rates):g} requests a second for so long are more than {MOST_REQUESTS:,}",
+            hint="a lower --rate, or a shorter --duration",
+        )
     if settings.cancel_ratio + settings.slow_ratio > 0.9:
         raise UsageError(
             "--cancel-ratio and --slow-readers leave nobody to measure", hint="0.9 together at most"
@@ -260,7 +265,8 @@ def _work(work: Work, writer: PromptWriter) -> dict[str, Any]:
     }
 
 
-def _row(answer: Answer) -> list[Any]:
+def request_row(answer: Answer) -> list[Any]:
+    """One request as ROW_FIELDS has it."""
     demand = answer.planned.demand
     return [
         answer.planned.number,

@@ -132,6 +132,12 @@ class SseConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is over, one way or the other."""
+        if (
+            exc is None
+            and self.status
+            and not {b"content-length", b"transfer-encoding"} & self.headers.keys()
+        ):
+            self.is_whole = True  # HTTP/1.0's way to end a body
         if not self.is_whole and not self.problem:
             self.problem = str(exc) if exc else "the connection was closed in the middle of the answer"
         self._finish()

@@ -11,6 +11,8 @@ WIDTH: Final = 960
 LEFT: Final = 92
 RIGHT: Final = 8
 ROW: Final = 5
+"""Height of a request; twice that where there are few."""
+_FEW: Final = 60
 MOST_ROWS: Final = 160
 """More cannot be told apart; then every second, third … request is drawn."""
 STRIP: Final = 46
@@ -80,8 +82,9 @@ def timeline(point: Mapping[str, Any], fields: Sequence[str], until: float | Non
     rows = requests[::every]
     strips = [*_open_strips(requests, end), *_step_strips(point)]
     top = len(strips) * (STRIP + _STRIP_GAP)
-    height = top + ROW * len(rows) + _AXIS
-    draw = _Drawing(end)
+    row = ROW if len(rows) > _FEW else 2 * ROW
+    height = top + row * len(rows) + _AXIS
+    draw = _Drawing(end, row)
     parts = [
         f'<svg class="timeline" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="who ran when" '
         f'style="min-width:640px">'
@@ -91,10 +94,10 @@ def timeline(point: Mapping[str, Any], fields: Sequence[str], until: float | Non
         f'<rect class="window" x="{draw.x(window[0]):.1f}" y="0" '
         f'width="{draw.x(window[1]) - draw.x(window[0]):.1f}" height="{height - _AXIS}"/>'
     )
+    parts += draw.axis(height - _AXIS)
     for place, strip in enumerate(strips):
         parts += draw.strip(strip, place * (STRIP + _STRIP_GAP))
     parts += draw.rows(rows, top)
-    parts += draw.axis(height - _AXIS)
     sampled = f" Every {every}th request is drawn." if every > 1 else ""
     known = any(request.phases for request in rows)
     waiting = "waiting" if known else "waiting and prefill (the server's own records would tell them apart)"
@@ -167,8 +170,9 @@ def _step_strips(point: Mapping[str, Any]) -> list[_Strip]:
 class _Drawing:
     """Draws over one time axis."""
 
-    def __init__(self, end: float) -> None:
+    def __init__(self, end: float, row: int) -> None:
         self._end = max(end, 1e-6)
+        self._row = row
 
     def x(self, seconds: float) -> float:
         """A moment's place."""
@@ -196,17 +200,20 @@ class _Drawing:
         named = ""
         many = len({request.tenant for request in rows}) > 1
         for place, request in enumerate(rows):
-            y = top + place * ROW
+            y = top + place * self._row
             if many and request.tenant != named:
                 named = request.tenant
                 yield _word(LEFT - 6, y + 8, named[:14])
                 yield f'<path class="grid" d="M{LEFT} {y - 0.5}H{WIDTH - RIGHT}"/>'
             yield f"<g><title>{escape(request.told)}</title>"
             for kind, start, end in _bars(request, self._end):
-                yield _bar(kind, self.x(start), y, max(0.8, self.x(end) - self.x(start)))
+                yield self._bar(kind, self.x(start), y, max(0.8, self.x(end) - self.x(start)))
             if request.outcome in _BAD and request.ended is not None:
-                yield _bar("bad", self.x(request.ended) - 1.5, y, 3.0)
+                yield self._bar("bad", self.x(request.ended) - 1.5, y, 3.0)
             yield "</g>"
+
+    def _bar(self, kind: str, x: float, y: float, width: float) -> str:
+        return f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{self._row - 1}"/>'
 
     def axis(self, y: float) -> Iterator[str]:
         """Seconds."""
@@ -223,10 +230,6 @@ class _Drawing:
 
 def _word(x: float, y: float, text: str, *, anchor: str = "end") -> str:
     return f'<text class="tick" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
-
-
-def _bar(kind: str, x: float, y: float, width: float) -> str:
-    return f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{ROW - 1}"/>'
 
 
 def _bars(request: Request, until: float) -> Iterator[tuple[str, float, float]]:
