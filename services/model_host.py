@@ -18,6 +18,7 @@ from headway.engine.swap_costs import measure_swap_costs
 from headway.engine.values import Objective
 from headway.services.accelerated import load_accelerated
 from headway.services.answer_formats import reasoning_format, settled, tool_format
+from headway.services.device_sizes import DeviceSizes
 from headway.services.errors import UsageError
 from headway.services.memory import read_memory
 from headway.services.placement import Placement, place
@@ -48,6 +49,7 @@ class ModelHost:
     weights: str
     """Why they have their form, and where they are."""
     placement: Placement
+    sizes: DeviceSizes
     tool_format: str = ""
     reasoning_format: str = ""
     """How it writes calls and thoughts, for the worker's card."""
@@ -85,11 +87,12 @@ def build_engine(settings: WorkerSettings) -> ModelHost:
         )
     except ValueError as error:
         raise UsageError(str(error)) from None
+    swaps = measure_swap_costs(runner)
     memory = MemorySettings(
         has_prefix_cache=settings.has_prefix_cache,
         shared_prefixes=read_shared_prefixes(settings.shared_prefixes, tokenizer),
         is_overcommitted=settings.is_overcommitted,
-        costs=measure_swap_costs(runner) or RECOMPUTE_ONLY,
+        costs=swaps or RECOMPUTE_ONLY,
     )
     if settings.looks_ahead:
         sys.setswitchinterval(SWITCH_SECONDS)
@@ -115,6 +118,7 @@ def build_engine(settings: WorkerSettings) -> ModelHost:
         loaded.kernels,
         loaded.weights,
         placement,
+        DeviceSizes.of(runner, swaps),
         tool_format=settled(settings.tool_format, tool_format(template)),
         reasoning_format=settled(settings.reasoning_format, reasoning_format(template)),
     )

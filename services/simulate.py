@@ -84,8 +84,9 @@ def simulation(
     demands: list[Demand],
     tenants: tuple[SimulatedTenant, ...],
     draw: DrawLengths,
+    knows_lengths: bool = False,
 ) -> Simulation:
-    """One policy's simulation, ready to run."""
+    """One policy's simulation, ready to run. ``knows_lengths``: clients ask for what they will get."""
     longest = max((demand.answer_tokens for demand in demands), default=settings.answer_tokens)
     block_bytes = device.kv_bytes_per_token * settings.block_size
     return Simulation(
@@ -94,12 +95,14 @@ def simulation(
         demands,
         backlogs=backlogs(tenants, draw, settings.seed),
         until_seconds=settings.duration or 0.0,
-        answer_limit=settings.max_tokens or longest,
+        answer_limit=None if knows_lengths else settings.max_tokens or longest,
         longest_tokens=min(
             device.max_model_len, device.kv_tokens // settings.block_size * settings.block_size
         ),
         link=HostLink(block_bytes, device.host_bandwidth, is_beside=device.copies_beside),
         tpot_seconds=settings.tpot_seconds,
+        before_seconds=device.before_seconds,
+        after_seconds=device.after_seconds,
     )
 
 

@@ -54,5 +54,7 @@ class SimulateSettings:
     max_batch_tokens: int = 2048
     ttft_seconds: float = 1.0
     tpot_seconds: float = 0.05
+    timed_classes: int = 3
+    """Classes, best first, whose steps end in time for the limits; a worker with --ttft, --tpot has one."""
     max_step_seconds: float = 0.5
     """Predicted time of one step at most (not with fixed chunks)."""

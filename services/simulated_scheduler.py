@@ -24,7 +24,6 @@ from headway.services.simulation import END_TOKENS
 
 _UNBOUNDED: Final = 1 << 31
 """Of the waiting line: a simulation shows what queues, it does not turn it away."""
-_CLASSES: Final = 3
 MOST_BLOCKS: Final = 1 << 22
 """Each is kept track of on its own; at 16 tokens these are 67 million, more than any machine holds."""
 
@@ -65,7 +64,7 @@ def build_scheduler(
 
 
 def step_limits(settings: SimulateSettings) -> StepLimits:
-    """The scheduler's caps; every class has the limits that the run is judged by."""
+    """The scheduler's caps; every timed class has the limits that the run is judged by."""
     try:
         limits = StepLimits(
             max_step_tokens=settings.max_batch_tokens,
@@ -74,7 +73,7 @@ def step_limits(settings: SimulateSettings) -> StepLimits:
             is_overcommitted=settings.is_overcommitted,
             max_step_seconds=settings.max_step_seconds,
             min_step_seconds=min(settings.max_step_seconds, StepLimits().min_step_seconds),
-            objectives=(Objective(settings.ttft_seconds, settings.tpot_seconds),) * _CLASSES,
+            objectives=(Objective(settings.ttft_seconds, settings.tpot_seconds),) * settings.timed_classes,
         )
     except ValueError as error:
         raise UsageError(
