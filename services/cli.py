@@ -19,6 +19,7 @@ from headway.services import cli_gateway_options as gateway_options
 from headway.services import cli_options as options
 from headway.services.cli_batch import add_batch_commands
 from headway.services.cli_bench import add_bench_command
+from headway.services.cli_calibrate import add_calibrate_command
 from headway.services.cli_dlq import add_dlq_commands
 from headway.services.cli_doctor import add_doctor_command
 from headway.services.cli_fleet import add_fleet_commands
@@ -27,6 +28,7 @@ from headway.services.cli_profile import add_profile_command
 from headway.services.cli_simulate import add_simulate_command
 from headway.services.cli_tenants import add_tenant_commands
 from headway.services.cli_trace import add_trace_command
+from headway.services.cli_tune import add_tune_command
 from headway.services.errors import ServiceError, StartError
 from headway.services.fair_settings import FairSettings
 from headway.services.gateway_limits import DEFAULT_LIMITS, GatewayLimits
@@ -359,6 +361,8 @@ add_tenant_commands(app)
 add_simulate_command(app)
 add_trace_command(app)
 add_profile_command(app)
+add_calibrate_command(app)
+add_tune_command(app)
 
 
 def main() -> None:
