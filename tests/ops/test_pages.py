@@ -20,6 +20,7 @@ PAGES: Final = [
         "docs/kubernetes.md",
         "docs/troubleshooting.md",
         "docs/production.md",
+        "docs/tune.md",
     )
 ]
 CODE: Final = re.compile(r"`([^`\n]+)`")
