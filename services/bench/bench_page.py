@@ -160,7 +160,7 @@ def _attainments(points: Sequence[Mapping[str, Any]], slos: Mapping[str, Any]) -
 
 def _distributions(result: Mapping[str, Any]) -> list[str]:
     """The share of requests that took no longer, one line per point."""
-    points, drawn = result["points"][:6], []
+    points, drawn = result["points"][:6], list[str]()
     names = {"ttft_seconds": "TTFT", "itl_seconds": "ITL", "e2e_seconds": "E2E"}
     for key, name in names.items():
         series = [

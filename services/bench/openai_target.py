@@ -130,7 +130,7 @@ class OpenAiTarget:
         if settings.ignores_eos:
             body["ignore_eos"] = True
         headers = self._headers(demand.tenant)
-        if demand.tenant:
+        if settings.tenants is not None and demand.tenant:  # else as any client would ask
             headers["X-Tenant"] = demand.tenant
             headers["X-Priority"] = PRIORITY_NAMES[demand.priority]
         if demand.deadline_seconds is not None:
@@ -149,7 +149,7 @@ class OpenAiTarget:
             return await self._dialler.exchange(request, ASK_SECONDS)
         except (OSError, TimeoutError) as error:
             raise NotReachableError(
-                f"nobody answers at {self._settings.url}: {error or 'no answer in time'}",
+                f"nobody answers at {self._settings.url}: {str(error) or 'no answer in time'}",
                 hint="headway up serves http://127.0.0.1:8000; --url names another server",
             ) from None
 
@@ -230,7 +230,8 @@ class _Ear:
         if usage := chunk.get("usage"):
             answer.told_prompt_tokens = usage.get("prompt_tokens")
             answer.told_answer_tokens = usage.get("completion_tokens")
-            answer.told_cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+            told: dict[str, Any] = usage.get("prompt_tokens_details") or {}
+            answer.told_cached_tokens = told.get("cached_tokens")
         if error := chunk.get("error"):
             answer.end(Outcome.FAILED, at, error_words(error))
         cancel_after = answer.planned.cancel_after

@@ -41,7 +41,7 @@ class Progress:
 
     def _write(self, text: str, *, is_last: bool) -> None:
         if self._is_live:
-            cut = text if is_last else text[: terminal_width() - 1]
+            cut = text if is_last else text[: (terminal_width() or 80) - 1]
             self._stream.write(f"\r\033[K{cut}" + ("\n" if is_last else ""))
         else:
             self._stream.write(text + "\n")
@@ -50,7 +50,14 @@ class Progress:
 
 def progress_line(loaded: Loaded, now: float) -> str:
     """Where a point stands."""
-    phase = "warm-up" if now < loaded.start else "measuring" if now < loaded.end else "waiting for the last"
+    if now < loaded.start:
+        phase = f"warming up, {show_duration(now)} of {show_duration(loaded.start)}"
+    elif now < loaded.end:
+        phase = (
+            f"measuring, {show_duration(now - loaded.start)} of {show_duration(loaded.end - loaded.start)}"
+        )
+    else:
+        phase = f"waiting for the last since {show_duration(now - loaded.end)}"
     answers = loaded.answers
     ended = [answer for answer in answers if answer.outcome is not None]
     finished = sum(answer.outcome is Outcome.FINISHED for answer in ended)
@@ -59,7 +66,7 @@ def progress_line(loaded: Loaded, now: float) -> str:
         answer.tokens_between(since, now) for answer in answers if answer.times and answer.times[-1] >= since
     )
     parts = [
-        f"{point_name(loaded.point)}: {phase}, {show_duration(now)} of {show_duration(loaded.end)}",
+        f"{point_name(loaded.point)}: {phase}",
         f"{len(answers)} sent, {len(answers) - len(ended)} open, {finished} finished",
         f"{tokens / max(0.5, now - since):.0f} tokens/s",
     ]

@@ -19,7 +19,7 @@ from headway.services.bench.native_target import NativeTarget
 from headway.services.bench.openai_target import OpenAiTarget
 from headway.services.bench.plan import MOST_REQUESTS, Work, make_work
 from headway.services.bench.progress import Progress, point_name
-from headway.services.bench.prompts import PromptWriter, make_writer
+from headway.services.bench.prompts import Count, PromptWriter, make_writer
 from headway.services.bench.settings import BenchSettings
 from headway.services.bench.target import Facts, Target
 from headway.services.bench.tokenizer_count import tokenizer_count
@@ -93,7 +93,7 @@ class BenchRun:
 
     async def _writer(self, work: Work) -> PromptWriter:
         settings = self._settings
-        count = self._target.count
+        count: Count = self._target.count
         if settings.tokenizer is not None:
             count = tokenizer_count(settings.tokenizer, settings.api)
         return await make_writer(
@@ -240,7 +240,7 @@ def _target(facts: Facts) -> dict[str, Any]:
 
 def _work(work: Work, writer: PromptWriter) -> dict[str, Any]:
     settings = work.settings
-    process = settings.arrivals or ("trace" if work.trace else "poisson")
+    process: str = settings.arrivals or ("trace" if work.trace else "poisson")
     if settings.concurrencies:
         process = "closed loop"
     if work.trace:

@@ -119,9 +119,8 @@ def timeline(point: Mapping[str, Any], fields: Sequence[str], until: float | Non
 def end_of(point: Mapping[str, Any], fields: Sequence[str]) -> float:
     """When the last request of a point ended."""
     place = fields.index("ended")
-    return max(
-        [point["window"][1], *(row[place] for row in point["requests_sent"] if row[place] is not None)]
-    )
+    ended = [float(row[place]) for row in point["requests_sent"] if row[place] is not None]
+    return max([float(point["window"][1]), *ended])
 
 
 @dataclass(frozen=True, slots=True)

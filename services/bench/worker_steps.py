@@ -69,7 +69,8 @@ def records(trace: dict[str, Any], began_unix: float, seconds: float) -> dict[st
 
 
 def _tokens(counted: dict[str, int], event: dict[str, Any]) -> int:
-    return int(counted.get("new tokens", event["args"].get("new_tokens", 0)))
+    tokens: int = counted["new tokens"] if "new tokens" in counted else event["args"].get("new_tokens", 0)
+    return tokens
 
 
 def _step(step: list[float], counted: dict[str, int]) -> list[float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -33,7 +34,7 @@ def answers(draw: st.DrawFn) -> Answer:
 
 def figures(
     given_answers: Sequence[Answer], slos: Slos = NO_LIMITS, window: tuple[float, float] = (10.0, 20.0)
-):
+) -> dict[str, Any]:
     loaded = Loaded(Point("0", rate=1.0), *window, answers=list(given_answers))
     return point_figures(loaded, slos, {})
 
