@@ -22,10 +22,12 @@ from headway.engine.timeline import StepEvent
 from headway.engine.values import FinishReason, RequestSpec, Sampling
 from headway.services.calibration import Calibration
 from headway.services.errors import ServiceError, UsageError
-from headway.services.hardware import StepWork
+from headway.services.hardware import MODELS, StepWork
+from headway.services.live_steps import LiveSteps
 from headway.services.model_host import ModelHost, build_engine
 from headway.services.settings import WorkerSettings
 from headway.services.step_fit import Measured, fit
+from headway.services.trace_file import fetch_trace
 
 CHUNK_TOKENS: Final = 1024
 """Most tokens of a step while measuring: more than services allow, so that larger budgets are known."""
@@ -166,6 +168,30 @@ def calibrate(settings: WorkerSettings, seconds: float, show: Show = show_nothin
     watch.warm_up()
     watch.measure(seconds, show=show)
     return calibration_of(host, settings, watch.steps)
+
+
+def calibrate_live(url: str, seconds: float, show: Show = show_nothing) -> Calibration:
+    """Fit the steps that the worker whose metrics are at ``url`` takes meanwhile, under whatever load it has."""
+    live = LiveSteps(lambda: fetch_trace(url))
+    facts = live.collect(seconds, show)
+    try:
+        fitted = fit(live.steps)
+    except ValueError as error:
+        raise ServiceError(str(error), hint="let it work meanwhile: headway bench") from None
+    block_size = int(facts["settings"]["block_size"])
+    shape = MODELS.get(str(facts["model"]))
+    return Calibration(
+        model=str(facts["model"]),
+        line=fitted.line,
+        kv_tokens=int(facts["kv_blocks"]) * block_size,
+        max_model_len=int(facts["max_model_len"]),
+        kv_bytes_per_token=shape.kv_bytes_per_token if shape is not None else 0,
+        host_bandwidth=0.0,
+        copies_beside=False,
+        steps=fitted.steps,
+        error_median=fitted.error_median,
+        machine=url,
+    )
 
 
 def calibration_of(host: ModelHost, settings: WorkerSettings, steps: list[Measured]) -> Calibration:

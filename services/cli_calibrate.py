@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +13,10 @@ import typer
 from headway.services import cli_engine_options as engine_options
 from headway.services import cli_options as options
 from headway.services.settings import WorkerSettings, default_cache_dir
+from headway.services.units import parse_duration
 
 _WORKER = WorkerSettings()
+_duration = options.checked(parse_duration)
 
 
 def add_calibrate_command(app: typer.Typer) -> None:
@@ -27,6 +30,23 @@ def calibrate(
     seconds: Annotated[
         float, typer.Option(min=1.0, max=3600.0, help="How long to measure, after the model is loaded.")
     ] = 60.0,
+    worker: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="The metrics of a worker that serves now, http://127.0.0.1:9100: its steps, under its load.",
+        ),
+    ] = None,
+    before: Annotated[
+        float,
+        typer.Option(
+            parser=_duration, metavar="DURATION", help="From a client's sending until the engine knows of it."
+        ),
+    ] = 0.0,
+    after: Annotated[
+        float,
+        typer.Option(parser=_duration, metavar="DURATION", help="From a step's end until the client has it."),
+    ] = 0.0,
     model: options.Model = _WORKER.model,
     dtype: engine_options.Dtype = _WORKER.dtype,
     device: engine_options.Device = _WORKER.device,
@@ -43,11 +63,13 @@ def calibrate(
 ) -> None:
     """Measure how long steps take here, for `simulate --hardware this-machine` and `tune`.
 
-    Give the options that the worker will have. Nothing else should run meanwhile.
+    Give the options that the worker will have. Nothing else should run meanwhile. With --worker nothing is
+    run here: steps are read from a worker while it serves, and hold what else takes time on its machine.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is loaded, as `headway worker` does
 
     from headway.services.calibrate import calibrate as measure
+    from headway.services.calibrate import calibrate_live
     from headway.services.trace_file import check_folder
 
     check_folder(file)
@@ -66,7 +88,8 @@ def calibrate(
         cache_dir=cache_dir or default_cache_dir(),
         pins_threads=pin_threads,
     )
-    measured = measure(settings, seconds, show=lambda text: print(text, file=sys.stderr, flush=True))
+    measured = measure(settings, seconds, _show) if worker is None else calibrate_live(worker, seconds, _show)
+    measured = replace(measured, before_seconds=before, after_seconds=after)
     measured.write(file)
     print(
         f"{measured.model} on {measured.machine}: {measured.steps:,} steps, "
@@ -76,3 +99,7 @@ def calibrate(
         f"one decode {1e3 * measured.line.of_tokens(1):.1f} ms, 256 new tokens "
         f"{1e3 * measured.line.of_tokens(256):.0f} ms; written to {file}"
     )
+
+
+def _show(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

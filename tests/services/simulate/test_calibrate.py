@@ -6,6 +6,7 @@ import json
 import random
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -17,6 +18,8 @@ from headway.services.cli import app
 from headway.services.engine_run import EngineRun
 from headway.services.errors import ServiceError, UsageError
 from headway.services.hardware import StepWork
+from headway.services.live_steps import LiveSteps
+from headway.services.model_host import ModelHost
 from headway.services.predict import predict
 from headway.services.settings import WorkerSettings
 from headway.services.simulate_settings import SimulateSettings
@@ -24,6 +27,7 @@ from headway.services.simulated_device import THIS_MACHINE, device_of, find_devi
 from headway.services.simulation_report import Limits, report
 from headway.services.step_fit import Measured, fit
 from headway.services.step_times import MeasuredMachine, StepLine, grouped_means
+from headway.services.trace import chrome_trace
 from headway.services.traffic import Demand
 
 KINKED = StepLine(((1, 0.010), (8, 0.012), (64, 0.05), (512, 0.3)), 1e-4, 1e-6, 1e-8, (0.9, 1.0, 1.1))
@@ -183,3 +187,60 @@ def test_the_command_measures_the_engine_that_the_worker_would_have(tmp_path: Pa
 def test_a_folder_that_is_not_there_is_told_before_the_minute() -> None:
     with pytest.raises(ServiceError, match="there is no folder"):
         CliRunner().invoke(app, ["calibrate", "/nowhere/here.json", "--model", TOY], catch_exceptions=False)
+
+
+def live_trace(host: ModelHost) -> dict[str, Any]:
+    """As a worker's page tells it."""
+    trace = chrome_trace([("w-1", host.engine.timeline)])
+    facts = {"model": "scripted", "max_model_len": 4096, "kv_blocks": 1024, "settings": {"block_size": 16}}
+    return json.loads(json.dumps(trace | {"otherData": facts}))  # type: ignore[no-any-return]  # JSON
+
+
+def test_steps_of_a_live_worker_are_those_that_it_took_and_unseen_beginnings_are_left_out() -> None:
+    worker = WorkerSettings(model=TOY, max_sequences=4)
+    host = load(measuring_settings(worker))
+    watch = StepWatch(host, worker.max_sequences)
+    watch.measure(0.02, rounds=1)
+    now = [0.0]
+    before = len(watch.steps)
+    asked: list[dict[str, Any]] = []
+
+    def fetch() -> dict[str, Any]:
+        if asked:
+            watch.measure(0.02, rounds=1)
+        asked.append(live_trace(host))
+        return asked[-1]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    live = LiveSteps(fetch, sleep=sleep, clock=lambda: now[0])
+    facts = live.collect(12.0, lambda _: None)
+    assert facts["kv_blocks"] == 1024
+    assert len(asked) == 4
+    seen = [step.work for step in live.steps]
+    # The ring may be shorter than what was computed between two looks; what is there is what was measured.
+    taken = [step.work for step in watch.steps[before:]]
+    assert seen
+    assert set(seen) <= set(taken)
+
+
+def test_steps_that_were_pushed_out_unseen_make_what_ran_then_unknown() -> None:
+    def step(number: int, *names: str) -> dict[str, Any]:
+        args = {"computed": dict.fromkeys(names, 1), "sampled_tokens": len(names)}
+        return {"ph": "X", "name": f"step {number}", "ts": 1e6 * number, "dur": 1e5, "args": args}
+
+    traces = iter(
+        [
+            {"traceEvents": [step(1, "old")]},
+            {"traceEvents": [step(1, "old"), step(2, "old", "a"), step(3, "a")]},
+            {"traceEvents": [step(7, "a"), step(8, "b"), step(9, "a", "b")]},
+        ]
+    )
+    now = [0.0]
+    live = LiveSteps(
+        lambda: next(traces), sleep=lambda s: now.__setitem__(0, now[0] + s), clock=lambda: now[0]
+    )
+    live.collect(10.0, lambda _: None)
+    assert [step.work.context_tokens for step in live.steps] == [2, 1], "step 3 of a, step 8 of b"
+    assert [step.seconds for step in live.steps] == [0.1, 0.1], "the pause behind them is not theirs"
