@@ -8,6 +8,7 @@ several times, so that a pause of the machine does not fall on one of them alone
 from __future__ import annotations
 
 import itertools
+import math
 import platform
 import random
 import time
@@ -157,7 +158,7 @@ class StepWatch:
 
 
 def _log_uniform(drawn: random.Random, low: int, high: int) -> int:
-    return round(low * (high / low) ** drawn.random())
+    return round(low * math.exp(math.log(high / low) * drawn.random()))
 
 
 def calibrate(settings: WorkerSettings, seconds: float, show: Show = show_nothing) -> Calibration:
@@ -171,7 +172,7 @@ def calibrate(settings: WorkerSettings, seconds: float, show: Show = show_nothin
 
 
 def calibrate_live(url: str, seconds: float, show: Show = show_nothing) -> Calibration:
-    """Fit the steps that the worker whose metrics are at ``url`` takes meanwhile, under whatever load it has."""
+    """Fit the steps that a worker takes meanwhile, under whatever load it has; ``url``: of its metrics."""
     live = LiveSteps(lambda: fetch_trace(url))
     facts = live.collect(seconds, show)
     try:

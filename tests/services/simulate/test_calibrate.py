@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,15 +163,11 @@ def test_what_was_sent_is_heard_of_later_and_its_answer_too() -> None:
     demands = [Demand(1.0, "default", 0, 8, 2)]
     (near,), (far,) = (
         predict(WorkerSettings(), device_of(one, 0), demands, Limits()).journeys
-        for one in (made, Calibration(*_values(made)[:9], before_seconds=0.5, after_seconds=0.25))
+        for one in (made, replace(made, before_seconds=0.5, after_seconds=0.25))
     )
     assert near.first_token_seconds == pytest.approx(1.01)
     assert far.first_token_seconds == pytest.approx(1.01 + 0.75)
     assert far.finish_seconds == pytest.approx(1.02 + 0.75)
-
-
-def _values(made: Calibration) -> tuple[object, ...]:
-    return tuple(getattr(made, name) for name in Calibration.__slots__)
 
 
 def test_the_command_measures_the_engine_that_the_worker_would_have(tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ from tests.services.worker.conftest import JobMaker, ReadAll, StartWorker
 
 from headway.engine.engine import Engine
 from headway.engine.limits import StepLimits
-from headway.engine.values import FinishReason, Objective, RequestSpec, Sampling
+from headway.engine.values import Objective, RequestSpec, Sampling
 from headway.queueing.client import Client
+from headway.queueing.events import EndReason
 from headway.services.children import worker_command
 from headway.services.errors import UsageError
 from headway.services.model_host import build_engine
-from headway.services.policies import limits_for, make_policy
-from headway.services.settings import PolicyName, UpSettings, WorkerSettings
+from headway.services.policies import PolicyName, limits_for, make_policy
+from headway.services.settings import UpSettings, WorkerSettings
 
 
 def engine_of(policy: PolicyName, *, max_sequences: int = 4, window: float | None = None) -> Engine:
@@ -91,7 +92,7 @@ async def test_a_worker_claims_a_whole_batch_ahead_of_the_one_that_runs(
     ) as running:
         jobs = [(await client.submit(job(f"prompt {place}", 12))).job_id for place in range(12)]
         ends = [await read_all(client, one) for one in jobs]
-        assert all(end.reason == FinishReason.LENGTH for _, end in ends)
+        assert all(end.reason is EndReason.LENGTH for _, end in ends)
         sizes = [len(step.keys) for step in running.host.engine.timeline.steps]
     assert max(sizes) == 4
     assert sizes.count(4) >= 2 * 12 - 2, "two batches are full: their jobs waited here"
