@@ -65,7 +65,9 @@ def warnings(result: Mapping[str, Any], name: str = "") -> list[str]:
             for point in result["points"]
             for complaint in point["client"]["complaints"]
         )
-        words = "invalid: the client was the bottleneck, so these figures are not the server's."
+        words = (
+            "invalid: the client, or its machine, was the bottleneck, so these figures are not the server's."
+        )
         parts.append(f'<div class="alarm"><b>{start}{words}</b>{told}</div>')
     if result["interrupted"]:
         words = "interrupted: the last point was not measured to its end."

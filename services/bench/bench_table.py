@@ -161,7 +161,9 @@ def verdict(result: Mapping[str, Any]) -> list[str]:
     if result["interrupted"]:
         lines.append("INTERRUPTED: the last point was not measured to its end")
     if not result["valid"]:
-        lines.append("INVALID: these figures are not the server's, since the client was the bottleneck:")
+        lines.append(
+            "INVALID: not the server's figures, since the client, or its machine, was the bottleneck:"
+        )
         lines += [
             f"  {load_name(point)}: {complaint}"
             for point in result["points"]

@@ -22,6 +22,7 @@ from headway.services.bench.settings import BenchSettings
 from headway.services.bench.target import Facts, Now
 from headway.services.connection import checked_queue
 from headway.services.errors import ServiceError, UsageError
+from headway.services.traffic import Demand
 
 _STATUS: Final[tuple[tuple[type[QueueingError], int], ...]] = (
     (QuotaExceededError, 429),
@@ -73,6 +74,11 @@ class NativeTarget:
             )
         )
         return len(json.loads(told.choices[0].text)["token_ids"]) if told.choices else None
+
+    async def probe(self) -> None:
+        """One short answer, however it ends."""
+        answer = Answer(Planned(0, 0.0, Demand(0.0, "", 0, 1, 1)))
+        await self.prepare(answer.planned, "Say a word.").ask(answer, lambda: 0.0)
 
     def _input(self, text: str) -> dict[str, Any]:
         if self._settings.api == "chat":

@@ -77,10 +77,18 @@ class OpenAiTarget:
             )
         return models[0]
 
+    async def probe(self) -> None:
+        """One short answer, however it ends."""
+        await self._short_answer("Say a word.", 1)
+
+    async def _short_answer(self, text: str, tokens: int) -> Answer:
+        answer = Answer(Planned(0, 0.0, Demand(0.0, "", 1, 1, tokens)))
+        await self.prepare(answer.planned, text).ask(answer, lambda: 0.0)
+        return answer
+
     async def _try(self) -> None:
-        """One short answer: what fails here would fail for every request."""
-        answer = Answer(Planned(0, 0.0, Demand(0.0, "", 1, 1, 4)))
-        await self.prepare(answer.planned, "Say a word.").ask(answer, lambda: 0.0)
+        """What fails here would fail for every request."""
+        answer = await self._short_answer("Say a word.", 4)
         if answer.outcome is not Outcome.FINISHED:
             told = f"{answer.status or 'no answer'}: {answer.error}"
             hint = None
@@ -100,9 +108,7 @@ class OpenAiTarget:
             if told is not None:
                 return told
             self._has_tokenizer = False
-        answer = Answer(Planned(0, 0.0, Demand(0.0, "", 1, 1, 1)))
-        await self.prepare(answer.planned, text).ask(answer, lambda: 0.0)
-        return answer.told_prompt_tokens
+        return (await self._short_answer(text, 1)).told_prompt_tokens
 
     async def _tokenize(self, text: str) -> int | None:
         asked: dict[str, Any] = {"model": self._model}

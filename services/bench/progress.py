@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Final, TextIO
+from collections.abc import Mapping
+from typing import Any, Final, TextIO
 
 from headway.services.bench.answer import Outcome
 from headway.services.bench.load import Loaded, Point
@@ -83,3 +84,17 @@ def progress_line(loaded: Loaded, now: float) -> str:
 def point_name(point: Point) -> str:
     """``4/s``, or ``16 at a time``."""
     return f"{point.concurrency} at a time" if point.concurrency is not None else f"{point.rate or 0:g}/s"
+
+
+def point_sentence(point: Mapping[str, Any]) -> str:
+    """What stays of a point's progress."""
+    name = point_name(Point("", rate=point["rate"], concurrency=point["concurrency"]))
+    ttft, share = point["ttft_seconds"]["p99"], point["attainment"]
+    parts = [f"{point['finished']} of {point['requests']} finished"]
+    if point["tokens_per_second"] is not None:
+        parts.append(f"{point['tokens_per_second']:.0f} tokens/s")
+    if ttft is not None:
+        parts.append(f"TTFT P99 {1e3 * ttft:.0f} ms")
+    if share is not None:
+        parts.append(f"{100 * share:.1f} % within the limits")
+    return f"{name}: " + ", ".join(parts) + (" · INVALID" if point["client"]["complaints"] else "")

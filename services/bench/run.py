@@ -5,50 +5,33 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from headway.services.bench.answer import Answer, Outcome
-from headway.services.bench.client_watch import complaints
-from headway.services.bench.figures import point_figures, summary
 from headway.services.bench.knee import Knee, find_knee, next_rate
 from headway.services.bench.load import Load, Loaded, Point
 from headway.services.bench.machine import machine_facts
 from headway.services.bench.native_target import NativeTarget
 from headway.services.bench.openai_target import OpenAiTarget
 from headway.services.bench.plan import MOST_REQUESTS, Work, make_work
-from headway.services.bench.progress import Progress, point_name
+from headway.services.bench.progress import Progress, point_name, point_sentence
 from headway.services.bench.prompts import Count, PromptWriter, make_writer
+from headway.services.bench.result import FORMAT, ROW_FIELDS, point_result, target_result, work_result
 from headway.services.bench.settings import BenchSettings
-from headway.services.bench.target import Facts, Target
+from headway.services.bench.settle import Rest
+from headway.services.bench.target import Target
 from headway.services.bench.tokenizer_count import tokenizer_count
 from headway.services.bench.worker_steps import fetch_records, fetch_workers
 from headway.services.errors import ServiceError, UsageError
 from headway.services.simulated_tenants import SimulatedTenant
 
-FORMAT: Final = 1
-"""Of the result; grows when something in it changes its meaning."""
-ROW_FIELDS: Final = (
-    "number",
-    "tenant",
-    "class",
-    "prompt_tokens",
-    "due",
-    "sent",
-    "first",
-    "last",
-    "ended",
-    "tokens",
-    "outcome",
-    "status",
-    "job",
-)
-"""Of each request in a point's ``requests``; times in seconds since the point began."""
+BUSY: Final = 0.5
+"""Load average for each core above which a machine is not quiet."""
 
 
 class BenchRun:
-    """Runs once; ``result`` has what there is at any time, so an interrupted run loses nothing."""
+    """Runs once; a signal ends it early with what it has."""
 
     def __init__(self, settings: BenchSettings, progress: Progress) -> None:
         self._settings = settings
@@ -70,7 +53,7 @@ class BenchRun:
             work = make_work(settings, facts.context_tokens)
             workers = await asyncio.to_thread(fetch_workers, settings.worker_urls)
             writer = await self._writer(work)
-            self._note(work, writer)
+            self._note(work, writer, machine)
             await self._measure(Load(settings, self._target, work, writer), work.tenants)
         finally:
             await self._target.close()
@@ -81,10 +64,10 @@ class BenchRun:
             "interrupted": self._is_interrupted,
             "notes": self._notes,
             "settings": settings.shown(),
-            "target": _target(facts),
+            "target": target_result(facts),
             "workers": workers,
             "machine": machine,
-            "work": _work(work, writer),
+            "work": work_result(work, writer),
             "slos": settings.shown()["slos"],
             "knee": None if self._knee is None else self._knee.shown(),
             "request_fields": list(ROW_FIELDS),
@@ -100,7 +83,12 @@ class BenchRun:
             count, settings.texts, f"{settings.seed}", context_tokens=work.context_tokens
         )
 
-    def _note(self, work: Work, writer: PromptWriter) -> None:
+    def _note(self, work: Work, writer: PromptWriter, machine: Mapping[str, Any]) -> None:
+        if machine["load_average"] > BUSY * machine["cores"]:
+            self._notes.append(
+                f"this machine was busy before the run (load average {machine['load_average']:g} on "
+                f"{machine['cores']} cores)"
+            )
         if not writer.is_exact:
             self._notes.append(
                 f"prompts are as long as asked only on average "
@@ -121,7 +109,13 @@ class BenchRun:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop, load)
         try:
+            rest = Rest(self._target.probe)
             for point in self._coming():
+                if not await rest.settle(self._settings.drain):
+                    self._notes.append(
+                        f"the server had not come to rest before {point_name(point)} began: it was busy "
+                        "with answers that nobody reads any more"
+                    )
                 loaded = await load.run(point, self._progress.watch)
                 self._is_interrupted = loaded.is_interrupted
                 shown = await self._shown(loaded, weights)
@@ -166,28 +160,9 @@ class BenchRun:
             tried += 1
 
     async def _shown(self, loaded: Loaded, weights: dict[str, float]) -> dict[str, Any]:
-        settings, client = self._settings, loaded.client
-        figures = point_figures(loaded, settings.slos, weights)
-        late = [answer.late_seconds for answer in loaded.answers if answer.sent is not None]
-        assert client is not None  # every point is watched
-        found = complaints(
-            late,
-            client,
-            max_lateness=settings.max_lateness,
-            max_cpu=settings.max_client_cpu,
-            unsent=[answer.error for answer in loaded.answers if answer.outcome is Outcome.UNSENT],
-        )
         seconds = time.monotonic() - loaded.began_monotonic
-        return {
-            "rate": loaded.point.rate,
-            "concurrency": loaded.point.concurrency,
-            "window": [loaded.start, round(loaded.end, 3)],
-            "interrupted": loaded.is_interrupted,
-            **figures,
-            "client": {**client.shown(), "late_seconds": summary(late), "complaints": found},
-            "requests_sent": [request_row(answer) for answer in loaded.answers],
-            "workers": await self._records(loaded.began_unix, seconds),
-        }
+        records = await self._records(loaded.began_unix, seconds)
+        return point_result(loaded, self._settings, weights, records)
 
     async def _records(self, began_unix: float, seconds: float) -> list[dict[str, Any]]:
         try:
@@ -213,77 +188,3 @@ def check(settings: BenchSettings) -> None:
         raise UsageError(
             "--cancel-ratio and --slow-readers leave nobody to measure", hint="0.9 together at most"
         )
-
-
-def point_sentence(point: dict[str, Any]) -> str:
-    """What stays of a point's progress."""
-    name = point_name(Point("", rate=point["rate"], concurrency=point["concurrency"]))
-    ttft, share = point["ttft_seconds"]["p99"], point["attainment"]
-    parts = [f"{point['finished']} of {point['requests']} finished"]
-    if point["tokens_per_second"] is not None:
-        parts.append(f"{point['tokens_per_second']:.0f} tokens/s")
-    if ttft is not None:
-        parts.append(f"TTFT P99 {1e3 * ttft:.0f} ms")
-    if share is not None:
-        parts.append(f"{100 * share:.1f} % within the limits")
-    return f"{name}: " + ", ".join(parts) + (" · INVALID" if point["client"]["complaints"] else "")
-
-
-def _target(facts: Facts) -> dict[str, Any]:
-    return {
-        "model": facts.model,
-        "context_tokens": facts.context_tokens,
-        "server": facts.server,
-        "told": facts.shown,
-    }
-
-
-def _work(work: Work, writer: PromptWriter) -> dict[str, Any]:
-    settings = work.settings
-    process: str = settings.arrivals or ("trace" if work.trace else "poisson")
-    if settings.concurrencies:
-        process = "closed loop"
-    if work.trace:
-        lengths = f"lengths of {settings.trace}, scaled by {work.length_scale:.3g}"
-    elif settings.length_spread:
-        lengths = (
-            f"prompts around {settings.prompt_tokens} and answers around {settings.answer_tokens} tokens"
-        )
-    else:
-        lengths = f"prompts of {settings.prompt_tokens} and answers of {settings.answer_tokens} tokens"
-    return {
-        "summary": f"{process}, {lengths}",
-        "process": process,
-        "length_scale": work.length_scale,
-        "context_tokens": work.context_tokens,
-        "cut_rows": work.cut_rows,
-        "trace_rows": len(work.trace),
-        "tokens_per_word": round(writer.unit.tokens_each, 4),
-        "fixed_tokens": round(writer.unit.fixed_tokens, 2),
-        "prompts_are_exact": writer.is_exact,
-        "tenants": [tenant.name for tenant in work.tenants],
-    }
-
-
-def request_row(answer: Answer) -> list[Any]:
-    """One request as ROW_FIELDS has it."""
-    demand = answer.planned.demand
-    return [
-        answer.planned.number,
-        demand.tenant,
-        demand.priority,
-        answer.told_prompt_tokens or demand.prompt_tokens,
-        _time(answer.planned.seconds),
-        _time(answer.sent),
-        _time(answer.times[0] if answer.times else None),
-        _time(answer.times[-1] if answer.times else None),
-        _time(answer.ended),
-        answer.tokens,
-        answer.outcome.value if answer.outcome else None,
-        answer.status,
-        answer.job_id,
-    ]
-
-
-def _time(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 5)

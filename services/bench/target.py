@@ -33,7 +33,7 @@ class Ready(Protocol):
 
 
 class Target(Protocol):
-    """Where requests go. Nothing but ``prepare`` and ``ask`` is called while anything is measured."""
+    """Where requests go. Only ``prepare`` and what it gives are used while anything is measured."""
 
     async def open(self) -> Facts:
         """Look whether it can be measured. Raises ServiceError that says what to do."""
@@ -41,6 +41,10 @@ class Target(Protocol):
 
     async def count(self, text: str) -> int | None:
         """Tokens of a prompt as the model sees it, template included; None: it has no tokenizer to ask."""
+        ...
+
+    async def probe(self) -> None:
+        """One short answer, however it ends."""
         ...
 
     def prepare(self, planned: Planned, text: str) -> Ready:

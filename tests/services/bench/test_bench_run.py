@@ -105,6 +105,14 @@ async def test_a_client_that_cannot_keep_up_is_refused_with_the_reason() -> None
     assert "requests were sent late" in told
 
 
+async def test_requests_that_this_client_may_not_open_are_its_own_fault(serve: Serve) -> None:
+    async with serve() as url:
+        result = await measure(quick(url, max_open=1, answer_tokens=60))
+    assert result["points"][0]["unsent"] > 0
+    assert not result["valid"]
+    assert "were not sent: 1 were open already" in "\n".join(table(result))
+
+
 async def test_a_server_that_refuses_is_counted_by_status_with_an_example() -> None:
     async with Peer(refuses=429, spares=3).serve() as url:
         result = await measure(quick(url))

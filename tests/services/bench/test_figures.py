@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.services.bench.conftest import answered
 
@@ -39,6 +39,7 @@ def figures(
     return point_figures(loaded, slos, {})
 
 
+@settings(max_examples=40)  # each has up to thirty answers
 @given(st.lists(st.floats(0, 1e3), min_size=1, max_size=60))
 def test_a_percentile_is_the_smallest_value_that_so_many_do_not_exceed(values: list[float]) -> None:
     told = summary(values)
@@ -53,6 +54,7 @@ def test_a_percentile_is_the_smallest_value_that_so_many_do_not_exceed(values: l
     assert told["max"] == round(max(values), 6)
 
 
+@settings(max_examples=40)  # each has up to thirty answers
 @given(st.lists(answers(), max_size=30))
 def test_every_request_that_was_due_in_the_window_is_counted_once(made: list[Answer]) -> None:
     told = figures(made)
@@ -60,6 +62,7 @@ def test_every_request_that_was_due_in_the_window_is_counted_once(made: list[Ans
     assert told["requests"] == len(due) == sum(told[outcome.value] for outcome in Outcome)
 
 
+@settings(max_examples=40)  # each has up to thirty answers
 @given(
     st.lists(answers(), max_size=30),
     st.floats(0.05, 5.0),
@@ -83,6 +86,7 @@ def test_goodput_counts_whole_answers_within_every_limit(
     assert told["attainment"] == (round(good / judged, 4) if judged else None)
 
 
+@settings(max_examples=40)  # each has up to thirty answers
 @given(st.lists(answers(), max_size=20), st.lists(moments, min_size=1, max_size=5))
 def test_tokens_over_adjacent_windows_add_up_to_all_tokens(made: list[Answer], cuts: list[float]) -> None:
     edges = [0.0, *sorted(cuts), 1000.0]
@@ -91,6 +95,7 @@ def test_tokens_over_adjacent_windows_add_up_to_all_tokens(made: list[Answer], c
         assert math.isclose(sum(parts), answer.tokens)
 
 
+@settings(max_examples=40)  # each has up to thirty answers
 @given(st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 50), min_size=2), st.data())
 def test_the_jain_index_is_its_formula(tokens: dict[str, int], data: st.DataObject) -> None:
     weights = {name: data.draw(st.floats(0.5, 4.0)) for name in tokens}
@@ -144,6 +149,7 @@ def test_only_a_whole_answer_is_good(outcome: Outcome) -> None:
     assert not is_good(answered(0.0, [0.1], outcome=outcome), NO_LIMITS)
 
 
+@settings(max_examples=40)  # each has up to thirty answers
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=500))
 def test_a_curve_keeps_both_ends_and_its_order(values: list[float]) -> None:
     kept = curve(values)
