@@ -12,10 +12,10 @@ import math
 import platform
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from headway.engine.engine import Engine
 from headway.engine.errors import ModelError
@@ -175,8 +175,13 @@ def calibrate_live(url: str, seconds: float, show: Show = show_nothing) -> Calib
     """Fit the steps that a worker takes meanwhile, under whatever load it has; ``url``: of its metrics."""
     live = LiveSteps(lambda: fetch_trace(url))
     facts = live.collect(seconds, show)
+    return calibration_of_live(live.steps, facts, url)
+
+
+def calibration_of_live(steps: list[Measured], facts: Mapping[str, Any], url: str) -> Calibration:
+    """What a live worker's steps come to; ``facts``: what its trace tells of it."""
     try:
-        fitted = fit(live.steps)
+        fitted = fit(steps)
     except ValueError as error:
         raise ServiceError(str(error), hint="let it work meanwhile: headway bench") from None
     block_size = int(facts["settings"]["block_size"])

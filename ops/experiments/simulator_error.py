@@ -2,6 +2,7 @@
 
     .venv/bin/python ops/experiments/simulator_error.py --trace azure_llm_2023_conv.csv
     .venv/bin/python ops/experiments/simulator_error.py --trace FILE --workload bursts --output report.json
+    .venv/bin/python ops/experiments/simulator_error.py --trace FILE --service         HTTP to SSE, not the engine
 
 Measures steps before and after each workload (half of --calibrate each), so that a machine whose speed
 drifts is compared with itself; then simulates the same requests, which the fit has never seen. Prints what
@@ -15,11 +16,12 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is loaded, as `headway worker` does
 
@@ -91,64 +93,92 @@ def demands_of(arrivals: Iterable[Arrival]) -> list[Demand]:
     ]
 
 
-class Experiment:
+class Bench(Protocol):
+    """What is measured."""
+
+    def measure(self, seconds: float) -> None:
+        """Take steps of all shapes for so long, and keep what they took."""
+        ...
+
+    def device(self, seed: int) -> tuple[Device, float]:
+        """All steps kept so far as a device, and how far the fit is off in the median."""
+        ...
+
+    def run(self, demands: Sequence[Demand]) -> SimulationRun:
+        """Answer everything, each from when it comes."""
+        ...
+
+
+class EngineBench:
     """One engine to measure steps on, one to serve; they take turns, and whoever waits sleeps."""
 
-    def __init__(self, worker: WorkerSettings, calibrate_seconds: float, seconds: float, seed: int) -> None:
+    def __init__(self, worker: WorkerSettings, seed: int) -> None:
         self._worker = worker
-        self._half = calibrate_seconds / 2
-        self._seconds = seconds
-        self._seed = seed
         self._measured: ModelHost = load(measuring_settings(worker))
         self._served: ModelHost = load(worker)
         self._watch = StepWatch(self._measured, worker.max_sequences)
         self._watch.warm_up()
         vocab_size = self._served.model.tokenizer.vocab_size
         self._run = EngineRun(self._served.engine, vocab_size, LIMITS.tpot_seconds, seed=seed)
-        self._run.run(demands_of(burst(8.0, 3.0, 1.0, lognormal_lengths(100, 20), Random(0))))  # thrown away
+        self.run(demands_of(burst(8.0, 3.0, 1.0, lognormal_lengths(100, 20), Random(0))))  # thrown away
 
-    def compare(self, workload: Workload) -> dict[str, Any]:
-        """Measure steps, serve the workload, measure steps again, simulate."""
-        self._watch.steps.clear()
-        self._watch.measure(self._half)
-        rate = workload.load * self._capacity(workload)
-        demands = demands_of(
-            burst(rate, self._seconds, workload.variation, workload.lengths, Random(self._seed))
-        )
-        measured = self._run.run(demands)
-        self._watch.measure(self._half)
-        device = self._device()
-        predicted = predict(self._worker, device, demands, LIMITS)
-        return {
-            "workload": workload.name,
-            "requests": len(demands),
-            "rate": round(rate, 3),
-            "fit_error_median": round(self._error, 4),
-            "predicted": figures(predicted),
-            "measured": figures(measured),
-        }
+    def measure(self, seconds: float) -> None:
+        """On the first engine."""
+        self._watch.measure(seconds)
 
-    def _device(self) -> Device:
+    def device(self, seed: int) -> tuple[Device, float]:
+        """Of the first engine."""
         calibration = calibration_of(self._measured, self._worker, self._watch.steps)
-        self._error = calibration.error_median
-        return device_of(calibration, self._seed)
+        return device_of(calibration, seed), calibration.error_median
 
-    def _capacity(self, workload: Workload) -> float:
-        """Requests a second that the simulator serves when all of 200 are there at once."""
-        drawn = Random(self._seed + 1)
-        at_once = demands_of(Arrival(0.0, workload.lengths(drawn)) for _ in range(200))
-        run = predict(self._worker, self._device(), at_once, LIMITS)
-        return len(at_once) / run.end_seconds
+    def run(self, demands: Sequence[Demand]) -> SimulationRun:
+        """On the second engine."""
+        return self._run.run(demands)
+
+
+def compare(
+    bench: Bench, workload: Workload, worker: WorkerSettings, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Measure steps, serve the workload, measure steps again, simulate."""
+    bench.measure(options.calibrate / 2)
+    rate = workload.load * capacity(workload, worker, bench.device(options.seed)[0], options.seed)
+    demands = demands_of(
+        burst(rate, options.seconds, workload.variation, workload.lengths, Random(options.seed))
+    )
+    measured = bench.run(demands)
+    bench.measure(options.calibrate / 2)
+    device, error = bench.device(options.seed)
+    return {
+        "workload": workload.name,
+        "of": "service" if options.service else "engine",
+        "requests": len(demands),
+        "rate": round(rate, 3),
+        "before_ms": round(1e3 * device.before_seconds, 1),
+        "fit_error_median": round(error, 4),
+        "predicted": figures(predict(worker, device, demands, LIMITS)),
+        "measured": figures(measured),
+    }
+
+
+def capacity(workload: Workload, worker: WorkerSettings, device: Device, seed: int) -> float:
+    """Requests a second that the simulator serves when all of 200 are there at once."""
+    drawn = Random(seed + 1)
+    at_once = demands_of(Arrival(0.0, workload.lengths(drawn)) for _ in range(200))
+    return len(at_once) / predict(worker, device, at_once, LIMITS).end_seconds
 
 
 def figures(run: SimulationRun) -> dict[str, Any]:
     """Of one run, by the report of ``headway simulate``."""
     read = report(run, LIMITS, {})
-    return {
+    told = {
         "tokens_per_second": read["tokens_per_second"],
         "ttft_p50": read["ttft_seconds"]["p50"],
         "ttft_p99": read["ttft_seconds"]["p99"],
         "tpot_p50": read["tpot_seconds"]["p50"],
+    }
+    if not run.busy_seconds:  # a service does not tell
+        return told
+    return told | {
         "busy_share": round(run.busy_seconds / run.end_seconds, 3),
         "steps": run.steps,
         "tokens_per_busy_second": round(
@@ -172,6 +202,7 @@ def main() -> int:
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--calibrate", type=float, default=60.0, metavar="SECONDS")
     parser.add_argument("--seconds", type=float, default=60.0, help="of arrivals")
+    parser.add_argument("--service", action="store_true", help="the whole service instead of its engine")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, help="write all figures, added to what it holds")
     options = parser.parse_args()
@@ -184,14 +215,29 @@ def main() -> int:
         kv_cache_bytes=1 << 30,
     )
     chosen = [one for one in workloads(options.trace) if one.name in (options.workload or [one.name])]
-    experiment = Experiment(worker, options.calibrate, options.seconds, options.seed)
-    rows = [experiment.compare(workload) for workload in chosen]
+    rows = run_all(chosen, worker, options)
     for row in rows:
         show(row)
     if options.output is not None:
         kept = json.loads(options.output.read_text()) if options.output.exists() else []
         options.output.write_text(json.dumps(kept + rows, indent=2) + "\n")
     return 0 if all(is_inside(row) for row in rows) else 1
+
+
+def run_all(
+    chosen: Sequence[Workload], worker: WorkerSettings, options: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Compare each, against the engine or the service."""
+    if not options.service:
+        bench: Bench = EngineBench(worker, options.seed)
+        return [compare(bench, workload, worker, options) for workload in chosen]
+    from simulator_service import serving
+
+    # The worker of `headway up` is given no limits.
+    worker = replace(worker, ttft_seconds=None, tpot_seconds=None)
+    with tempfile.TemporaryDirectory(prefix="headway-") as folder, serving(worker, Path(folder)) as service:
+        service.wait_ready()
+        return [compare(service, workload, worker, options) for workload in chosen]
 
 
 def is_inside(row: dict[str, Any]) -> bool:
