@@ -112,6 +112,10 @@ def bench(
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="CSV with TIMESTAMP, ContextTokens, GeneratedTokens.")
     ] = None,
+    rate_scale: Annotated[
+        str | None,
+        typer.Option(metavar="X,…", help="Instead of --rate: the trace so many times as fast as recorded."),
+    ] = None,
     length_scale: Annotated[
         str,
         typer.Option(metavar="X|fit", help="Trace lengths times this; fit: its longest fits the context."),
@@ -223,6 +227,7 @@ def bench(
         on_seconds=on,
         off_seconds=off,
         trace=trace,
+        rate_scales=() if rate_scale is None else tuple(options.checked(parse_numbers)(rate_scale)),
         length_scale=options.checked(parse_scale)(length_scale),
         context_tokens=context_tokens,
         prompt_tokens=prompt_tokens,

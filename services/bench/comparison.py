@@ -32,8 +32,19 @@ FIGURES: Final[tuple[tuple[str, tuple[str, ...], bool], ...]] = (
 )
 """Name, place, and whether more is better."""
 _ABOUT_THE_ARM: Final = frozenset(
-    {"url", "model", "worker_urls", "rates", "finds_knee", "most_points", "max_lateness", "max_client_cpu"}
-    | {"counts_events", "max_open"}
+    {
+        "url",
+        "model",
+        "worker_urls",
+        "rates",
+        "rate_scales",
+        "finds_knee",
+        "most_points",
+        "max_lateness",
+        "max_client_cpu",
+        "counts_events",
+        "max_open",
+    }
 )
 """Settings in which arms may differ without doing other work."""
 

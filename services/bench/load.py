@@ -112,8 +112,8 @@ class Load:
             coming = self._work.open_loop(point.rate or 1.0, loaded.end, f"{self._settings.seed}")
             senders.create_task(self._dispatch(coming, loaded, now))
             numbers = count(10_000_000)
-            for backlog in self._work.backlogs(f"{self._settings.seed}"):
-                planned = self._work.readers(backlog.demands, f"{self._settings.seed} {backlog.tenant}")
+            for backlog in self._work.backlogs():
+                planned = self._work.planned(backlog.demands, f"{self._settings.seed} {backlog.tenant}")
                 for _ in range(backlog.waiting):
                     senders.create_task(self._keep_waiting(planned, numbers, loaded, now))
 

@@ -55,31 +55,41 @@ class Work:
             coming = burst(rate, seconds, settings.burstiness, self.draw, random)
         else:
             coming = on_off(rate, seconds, (settings.on_seconds, settings.off_seconds), self.draw, random)
-        return self._planned(assign(coming, self.tenants, Random(f"{seed} tenants")), f"{seed} readers")
+        return self.planned(assign(coming, self.tenants, Random(f"{seed} tenants")), f"{seed} readers")
 
     def closed_loop(self, seed: str) -> Iterator[Planned]:
         """Without end; the time of each is when a client comes to it."""
         random = Random(seed)
         endless = (Arrival(0.0, self.draw(random)) for _ in iter(int, 1))
-        return self._planned(assign(endless, self.tenants, Random(f"{seed} tenants")), f"{seed} readers")
+        return self.planned(assign(endless, self.tenants, Random(f"{seed} tenants")), f"{seed} readers")
 
-    def backlogs(self, seed: str) -> tuple[Backlog, ...]:
+    def backlogs(self) -> tuple[Backlog, ...]:
         """The tenants that keep requests waiting, whatever happens."""
-        return backlogs(self.tenants, self.draw, abs(hash_of(seed)))
+        return backlogs(self.tenants, self.draw, self.settings.seed)
 
-    def readers(self, demands: Iterable[Demand], seed: str, start: int = 0) -> Iterator[Planned]:
-        """The same for a backlog's demands."""
-        return self._planned(demands, seed, start)
+    @property
+    def replays(self) -> bool:
+        """Whether requests come when those of the trace came."""
+        return (
+            bool(self.trace) and self.settings.arrivals in (None, "trace") and not self.settings.concurrencies
+        )
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """What is measured in open loop, in requests a second."""
+        if not self.settings.rate_scales:
+            return self.settings.rates
+        return tuple(float(f"{scale * self.trace_rate:.4g}") for scale in self.settings.rate_scales)
 
     @property
     def trace_rate(self) -> float:
         """Requests a second of the trace as recorded."""
         return len(self.trace) / max(1e-9, self.trace[-1].seconds)
 
-    def _planned(self, demands: Iterable[Demand], seed: str, start: int = 0) -> Iterator[Planned]:
+    def planned(self, demands: Iterable[Demand], seed: str) -> Iterator[Planned]:
         """Which readers leave early or read slowly: from a generator of its own, so nothing else changes."""
         random, settings = Random(seed), self.settings
-        for number, demand in enumerate(demands, start):
+        for number, demand in enumerate(demands):
             leaves, is_slow = random.random() < settings.cancel_ratio, random.random() < settings.slow_ratio
             after = random.randint(1, max(1, demand.answer_tokens - 1))
             fitting = self._fit(demand)
@@ -95,17 +105,14 @@ class Work:
         )
 
 
-def hash_of(seed: str) -> int:
-    """A number for a text, the same in every process."""
-    return Random(seed).getrandbits(48)
-
-
 def make_work(settings: BenchSettings, context_tokens: int | None) -> Work:
     """Read what the settings name. Raises UsageError."""
     context = settings.context_tokens or context_tokens
     trace = () if settings.trace is None else read_trace(settings.trace)
     if settings.arrivals == "trace" and not trace:
         raise UsageError("--arrivals trace needs --trace FILE")
+    if settings.rate_scales and not trace:
+        raise UsageError("--rate-scale is for a trace: give --trace FILE, or --rate")
     if settings.tenants is not None:
         tenants = read_tenants(settings.tenants)
     else:

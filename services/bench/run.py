@@ -6,6 +6,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -51,6 +52,8 @@ class BenchRun:
         try:
             facts = await self._target.open()
             work = make_work(settings, facts.context_tokens)
+            settings = self._settings = replace(settings, rates=work.rates)
+            check(settings)
             workers = await asyncio.to_thread(fetch_workers, settings.worker_urls)
             writer = await self._writer(work)
             self._note(work, writer, machine)
@@ -100,6 +103,9 @@ class BenchRun:
                 f"{work.cut_rows} of {len(work.trace)} rows of the trace did not fit into the context of "
                 f"{work.context_tokens} tokens and were shortened (--length-scale fit shortens all alike)"
             )
+        longest = max(work.rates) * (self._settings.warmup + self._settings.duration)
+        if work.replays and len(work.trace) < longest:
+            self._notes.append(f"the trace has {len(work.trace)} requests: too few for {max(work.rates):g}/s")
         if self._settings.counts_events:
             self._notes.append("each event with text counts as one token (--count-events)")
 

@@ -43,7 +43,8 @@ class BenchSettings:
     on_seconds: float = 5.0
     off_seconds: float = 5.0
     trace: Path | None = None
-    rate_scale: float = 1.0
+    rate_scales: tuple[float, ...] = ()
+    """One point each, in place of ``rates``: the trace so many times as fast as it was recorded."""
     length_scale: float | None = 1.0
     """Of a trace's lengths; None: so that its longest request fits the model's context."""
     context_tokens: int | None = None

@@ -57,6 +57,11 @@ def test_a_trace_is_replayed_at_the_asked_rate_with_lengths_that_fit_the_context
     assert sent[-1].seconds == pytest.approx(9.5 * fitted.trace_rate / 4.0)
     assert max(each.demand.prompt_tokens + each.demand.answer_tokens for each in sent) <= 1100
     assert fitted.cut_rows == 0
+    doubled = make_work(replace(SETTINGS, trace=trace, rate_scales=(1.0, 2.0)), 8000)
+    assert doubled.rates == pytest.approx((20 / 9.5, 40 / 9.5), rel=1e-3)
+    assert [each.seconds for each in doubled.open_loop(40 / 9.5, 100.0, "1")][:3] == pytest.approx(
+        [0, 0.25, 0.5]
+    )
     cut = make_work(replace(SETTINGS, trace=trace), 1100)
     assert cut.cut_rows == 10
     assert all(
