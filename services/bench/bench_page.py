@@ -66,11 +66,11 @@ def warnings(result: Mapping[str, Any], name: str = "") -> list[str]:
             for complaint in point["client"]["complaints"]
         )
         words = (
-            "invalid: the client, or its machine, was the bottleneck, so these figures are not the server's."
+            "Invalid: the client, or its machine, was the bottleneck, so these figures are not the server's."
         )
         parts.append(f'<div class="alarm"><b>{start}{words}</b>{told}</div>')
     if result["interrupted"]:
-        words = "interrupted: the last point was not measured to its end."
+        words = "Interrupted: the last point was not measured to its end."
         parts.append(f'<div class="alarm"><b>{start}{words}</b></div>')
     return parts + [f'<div class="note">{start}{escape(note)}</div>' for note in result["notes"]]
 

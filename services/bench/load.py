@@ -84,12 +84,14 @@ class Load:
         beside = asyncio.create_task(_show(loaded, now, watch))
         sending = asyncio.create_task(self._send(loaded, now))
         stopping = asyncio.create_task(self.stop.wait())
+        until = loaded.end + settings.drain
         try:
-            await asyncio.wait({sending, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            # In closed loop sending ends with the last answer, and that may never come.
+            await asyncio.wait({sending, stopping}, timeout=until, return_when=asyncio.FIRST_COMPLETED)
+            loaded.client = watching.stop()
             if sending.done():
                 sending.result()
-                loaded.client = watching.stop()
-                await self._drain(now, loaded.end + settings.drain, stopping)
+                await self._drain(now, until, stopping)
             loaded.is_interrupted = self.stop.is_set()
         finally:
             loaded.client = loaded.client or watching.stop()

@@ -188,13 +188,13 @@ class _Prepared:
             answer.end(Outcome.UNSENT if is_ours else Outcome.BROKEN, now(), f"no connection: {error}")
         finally:
             connection.close()
+            answer.status = connection.status
+            answer.job_id = connection.headers.get(b"x-headway-job-id", b"").decode(errors="replace")
         _judge(answer, connection, now())
 
 
 def _judge(answer: Answer, connection: SseConnection, at: float) -> None:
     """How it ended, where its stream did not say."""
-    answer.status = connection.status
-    answer.job_id = connection.headers.get(b"x-headway-job-id", b"").decode(errors="replace")
     if connection.status not in (0, 200):
         answer.end(Outcome.REFUSED, at, _words(connection.body))
     elif not connection.status:

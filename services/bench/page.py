@@ -35,7 +35,10 @@ def tiles(pairs: Iterable[tuple[str, str]]) -> str:
 
 def html_table(head: Sequence[str], rows: Iterable[Sequence[str]], classes: Sequence[str] = ()) -> str:
     """A table; ``classes``: of each column's cells."""
-    heads = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    heads = "".join(
+        f"<th{_class(classes[place] if place < len(classes) else '')}>{escape(cell)}</th>"
+        for place, cell in enumerate(head)
+    )
     body = "".join(
         "<tr>"
         + "".join(

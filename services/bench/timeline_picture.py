@@ -181,7 +181,7 @@ class _Drawing:
         """A small chart of its own height."""
         most = max((value for _, value in strip.points), default=0.0) or 1.0
         yield _word(LEFT - 6, top + 12, strip.label)
-        yield _word(LEFT - 6, top + 26, f"≤ {most:.3g}")
+        yield _word(LEFT - 6, top + 26, f"≤ {most:,.0f}" if most >= 1000 else f"≤ {most:.3g}")
         yield f'<path class="grid" d="M{LEFT} {top + STRIP}H{WIDTH - RIGHT}"/>'
         path = ""
         for at, value in _thinned(strip.points):
@@ -241,7 +241,7 @@ def _bars(request: Request, until: float) -> Iterator[tuple[str, float, float]]:
         return
     yield "wait", request.due, ended if request.first is None else request.first
     if request.first is not None:
-        yield "decode", request.first, request.last or ended
+        yield "decode", request.first, ended if request.outcome in _BAD else request.last or ended
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:

@@ -34,7 +34,7 @@ async def test_ctrl_c_ends_the_command_with_its_files_written_and_says_so(tmp_pa
     assert result["points"][0]["finished"] > 0
     assert "INTERRUPTED" in out.decode()
     assert "stopping: what was measured is kept" in err.decode()
-    assert "interrupted" in page.read_text()
+    assert "Interrupted" in page.read_text()
 
 
 def test_what_cannot_be_meant_is_refused_before_anything_is_sent(tmp_path: Path) -> None:

@@ -58,6 +58,18 @@ async def test_a_closed_loop_keeps_so_many_open_and_no_more(serve: Serve) -> Non
     assert len(spans) > 6
 
 
+async def test_a_closed_loop_does_not_wait_for_ever_for_an_answer_that_does_not_end() -> None:
+    peer = Peer()
+    async with peer.serve() as url:
+        run = asyncio.create_task(measure(quick(url, concurrencies=(2,), warmup=0.0, drain=0.2)))
+        while len(peer.asked) < 8:
+            await asyncio.sleep(0.001)
+        peer.gap = 60.0
+        result = await asyncio.wait_for(run, 10)
+    assert result["points"][0]["unfinished"] > 0
+    assert not result["interrupted"]
+
+
 async def test_clients_that_leave_and_tenants_of_different_shares_are_told_apart(
     serve: Serve, tmp_path: Any
 ) -> None:
@@ -93,6 +105,8 @@ async def test_a_run_that_is_interrupted_keeps_what_it_has(serve: Serve) -> None
     assert result["interrupted"]
     assert len(result["points"]) == 1
     assert result["points"][0]["finished"] > 0
+    job = result["request_fields"].index("job")
+    assert all(row[job] for row in result["points"][0]["requests_sent"][:-3]), "also of those that were left"
     assert "INTERRUPTED" in "\n".join(table(result))
 
 
