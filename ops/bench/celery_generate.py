@@ -21,7 +21,7 @@ import uvicorn
 from celery import Celery
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import StreamingResponse
+from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 POLL_SECONDS = 0.01
@@ -31,8 +31,8 @@ loaded: dict[str, Any] = {}
 
 
 @app.task
-def generate(prompt: list[int], max_tokens: int) -> tuple[list[int], str]:
-    """Greedy ids of exactly this length, and their text."""
+def generate(prompt: list[int] | str, max_tokens: int) -> tuple[int, int, str]:
+    """Tokens of the prompt and of a greedy answer of exactly this length, and its text."""
     import torch
     import transformers
 
@@ -43,7 +43,8 @@ def generate(prompt: list[int], max_tokens: int) -> tuple[list[int], str]:
         loaded.update(
             model=model.to(device).eval(), tokenizer=transformers.AutoTokenizer.from_pretrained(path)
         )
-    ids = torch.tensor([prompt], device=loaded["model"].device)
+    given = loaded["tokenizer"](prompt).input_ids if isinstance(prompt, str) else prompt
+    ids = torch.tensor([given], device=loaded["model"].device)
     with torch.inference_mode():
         whole = loaded["model"].generate(
             ids,
@@ -52,8 +53,8 @@ def generate(prompt: list[int], max_tokens: int) -> tuple[list[int], str]:
             min_new_tokens=max_tokens,
             do_sample=False,
         )
-    answer = whole[0, len(prompt) :].tolist()
-    return answer, loaded["tokenizer"].decode(answer)
+    answer = whole[0, len(given) :].tolist()
+    return len(given), len(answer), loaded["tokenizer"].decode(answer)
 
 
 async def answer(request: Request) -> StreamingResponse:
@@ -64,11 +65,19 @@ async def answer(request: Request) -> StreamingResponse:
     async def events() -> AsyncIterator[str]:
         while not await asyncio.to_thread(task.ready):  # noqa: ASYNC110 -- a result backend can only be polled
             await asyncio.sleep(POLL_SECONDS)
-        ids, text = await asyncio.to_thread(task.get)
-        usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)}
-        yield f"data: {json.dumps({'choices': [{'text': text}], 'usage': usage})}\n\ndata: [DONE]\n\n"
+        prompt_tokens, tokens, text = await asyncio.to_thread(task.get)
+        usage = {"prompt_tokens": prompt_tokens, "completion_tokens": tokens}
+        event = {"choices": [{"index": 0, "text": text, "finish_reason": "length"}], "usage": usage}
+        yield f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n"
 
     return StreamingResponse(events(), media_type="text/event-stream")
+
+
+async def models(_: Request) -> JSONResponse:
+    """The one that there is."""
+    return JSONResponse(
+        {"object": "list", "data": [{"id": "model", "object": "model", "owned_by": "celery"}]}
+    )
 
 
 def serve(model: str, port: str, threads: str, server: str, folder: str) -> None:
@@ -81,7 +90,8 @@ def serve(model: str, port: str, threads: str, server: str, folder: str) -> None
     children = [subprocess.Popen(command, stdout=subprocess.DEVNULL)]
     children.append(subprocess.Popen([*worker, "--loglevel", "warning"], cwd=Path(__file__).parent))
     try:
-        door = Starlette(routes=[Route("/v1/completions", answer, methods=["POST"])])
+        routes = [Route("/v1/models", models), Route("/v1/completions", answer, methods=["POST"])]
+        door = Starlette(routes=routes)
         uvicorn.run(door, host="127.0.0.1", port=int(port), log_level="warning")
     finally:
         for child in children[::-1]:
