@@ -1,4 +1,4 @@
-"""When requests come and how long they are: a recorded trace, a Poisson process, or bursts.
+"""When requests come and how long they are: a recorded trace, a Poisson process, bursts, or on and off.
 
 Everything is drawn from the random generator that is passed in: the same seed gives the same arrivals, and
 every policy that is compared sees the same ones.
@@ -81,6 +81,17 @@ def burst(
     seconds = 0.0
     while (seconds := seconds + random.gammavariate(shape, 1 / (rate * shape))) <= duration:
         yield Arrival(seconds, draw(random))
+
+
+def on_off(
+    rate: float, duration: float, periods: tuple[float, float], draw: DrawLengths, random: Random
+) -> Iterator[Arrival]:
+    """``rate`` a second over all; independent arrivals, only in the first of each ``(on, off)`` seconds."""
+    on_seconds, off_seconds = periods
+    share = on_seconds / (on_seconds + off_seconds)
+    for arrival in poisson(rate / share, duration * share, draw, random):
+        whole, rest = divmod(arrival.seconds, on_seconds)
+        yield Arrival(whole * (on_seconds + off_seconds) + rest, arrival.lengths)
 
 
 def lengths_of(trace: Sequence[Arrival]) -> DrawLengths:

@@ -34,6 +34,7 @@ def worker_command(settings: UpSettings, worker_id: str, index: int) -> list[str
         ("--draft-tokens", settings.draft_tokens),
         ("--threads", settings.threads),
         ("--policy", settings.policy),
+        ("--batch-window", settings.batch_window_seconds),
         ("--drain-seconds", settings.drain_seconds),
         ("--metrics-port", None if settings.metrics_port is None else settings.metrics_port + index),
         ("--otlp", settings.otlp_url),

@@ -47,6 +47,7 @@ class ClaimLoop:
         *,
         worker_id: str,
         max_sequences: int,
+        jobs_ahead: int,
         isolate_after_attempts: int,
     ) -> None:
         self._queue = queue
@@ -55,6 +56,8 @@ class ClaimLoop:
         self._model = model
         self._worker_id = worker_id
         self._max_sequences = max_sequences
+        self._jobs_ahead = jobs_ahead
+        """Claimed beyond the engine's places, so that one is refilled without a round trip."""
         self._isolate_after = isolate_after_attempts
         self._stopped = asyncio.Event()
         self._was_woken = False
@@ -106,9 +109,9 @@ class ClaimLoop:
         load = self._engine.load
         promised = load.kv_blocks_used + load.extra.get("kv_blocks_reserved", 0.0)
         kv_is_full = promised >= KV_FULL * load.kv_blocks_total
-        if kv_is_full or load.waiting >= self._lookahead:
+        if kv_is_full or load.waiting >= self._jobs_ahead:
             return 0
-        free = self._max_sequences + self._lookahead - self._table.sequences
+        free = self._max_sequences + self._jobs_ahead - self._table.sequences
         return max(0, min(free, MOST_PER_CLAIM))
 
     async def _room_for_better(self) -> int:
@@ -117,7 +120,7 @@ class ClaimLoop:
             return 0
         waiting = (await self._queue.depth(self._model.name)).queued
         better = sum(count for band, count in waiting.items() if band is not Priority.BATCH)
-        beyond = self._table.sequences - self._max_sequences - self._lookahead
+        beyond = self._table.sequences - self._max_sequences - self._jobs_ahead
         return max(0, min(better, MOST_PER_CLAIM, self._max_sequences - beyond))
 
     @property
@@ -128,11 +131,6 @@ class ClaimLoop:
             self._table.has_batch
             and self._engine.load.kv_blocks_used < KV_FULL * self._engine.load.kv_blocks_total
         )
-
-    @property
-    def _lookahead(self) -> int:
-        """Jobs claimed beyond the engine's slots, so that a slot is refilled without a round trip."""
-        return max(1, self._max_sequences // 8)
 
     def _is_suspect(self, job: ClaimedJob) -> bool:
         return job.claim.attempts >= self._isolate_after

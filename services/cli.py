@@ -13,6 +13,8 @@ import typer
 
 from headway.services import cli_options as options
 from headway.services.cli_batch import add_batch_commands
+from headway.services.cli_bench import add_bench_command
+from headway.services.cli_calibrate import add_calibrate_command
 from headway.services.cli_dlq import add_dlq_commands
 from headway.services.cli_doctor import add_doctor_command
 from headway.services.cli_fleet import add_fleet_commands
@@ -22,6 +24,7 @@ from headway.services.cli_profile import add_profile_command
 from headway.services.cli_simulate import add_simulate_command
 from headway.services.cli_tenants import add_tenant_commands
 from headway.services.cli_trace import add_trace_command
+from headway.services.cli_tune import add_tune_command
 from headway.services.cli_up import add_up_command
 from headway.services.cli_worker import add_worker_command
 from headway.services.errors import ServiceError, StartError
@@ -94,12 +97,15 @@ def schema() -> None:
 add_doctor_command(app)
 add_job_commands(app)
 add_batch_commands(app)
+add_bench_command(app)
 add_dlq_commands(app)
 add_fleet_commands(app)
 add_tenant_commands(app)
 add_simulate_command(app)
 add_trace_command(app)
 add_profile_command(app)
+add_calibrate_command(app)
+add_tune_command(app)
 
 
 def main() -> None:

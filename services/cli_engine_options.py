@@ -9,11 +9,11 @@ import typer
 
 from headway.queueing.answer_formats import ReasoningFormat, ToolFormat
 from headway.services.cli_options import duration, size
+from headway.services.policies import PolicyName
 from headway.services.settings import (
     CpuKernels,
     DType,
     KvCacheDType,
-    PolicyName,
     Quantization,
     Speculation,
 )
@@ -142,7 +142,22 @@ Threads = Annotated[
         min=1, envvar="HEADWAY_THREADS", help="CPU threads of each worker; default: all cores, shared."
     ),
 ]
-Policy = Annotated[PolicyName, typer.Option(envvar="HEADWAY_POLICY", help="Who goes first inside a worker.")]
+Policy = Annotated[
+    PolicyName,
+    typer.Option(
+        envvar="HEADWAY_POLICY",
+        help="Who goes first inside a worker; static, dynamic and fixed-chunks are for comparison only.",
+    ),
+]
+BatchWindow = Annotated[
+    float | None,
+    typer.Option(
+        parser=duration,
+        envvar="HEADWAY_BATCH_WINDOW",
+        metavar="DURATION",
+        help="Dynamic policy: how long a batch waits to fill up to --max-sequences; default: 50ms.",
+    ),
+]
 AgeLimit = Annotated[
     float | None,
     typer.Option(

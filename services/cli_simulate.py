@@ -53,6 +53,7 @@ def simulate(
             help=f"Whom to compare; may be given several times. Default: {_DEFAULT.policies[0]}.",
         ),
     ] = None,
+    batch_window: engine_options.BatchWindow = None,
     age_limit: engine_options.AgeLimit = None,
     quantum: engine_options.Quantum = None,
     patience: engine_options.Patience = None,
@@ -156,6 +157,7 @@ def simulate(
         SimulateSettings(
             policies=tuple(policy or _DEFAULT.policies),
             fair=FairSettings(age_limit, quantum, patience),
+            batch_window_seconds=batch_window,
             trace=trace,
             arrivals=arrivals,
             rate=rate,

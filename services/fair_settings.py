@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final
-
-from headway.services.errors import UsageError
-
-if TYPE_CHECKING:
-    from headway.engine.policy import Policy
+from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +19,3 @@ class FairSettings:
 
 
 UNSET: Final = FairSettings()
-
-
-def make_policy(name: str, fair: FairSettings) -> Policy:
-    """A policy by its name; raises UsageError for settings that are not its own, or make no sense."""
-    from headway.engine.fair import FairPolicy
-    from headway.engine.policy import POLICIES
-
-    given = {setting: value for setting, value in asdict(fair).items() if value is not None}
-    if not given:
-        return POLICIES[name]()
-    if name != "fair":
-        raise UsageError(
-            f"--age-limit, --quantum and --patience are the fair policy's, which {name} is not",
-            hint="--policy fair, or leave them out",
-        )
-    try:
-        return FairPolicy(**given)
-    except ValueError as error:
-        raise UsageError(str(error), hint="--age-limit, --quantum, --patience") from None

@@ -80,7 +80,9 @@ class WorkerMetrics:
         self._in_flight = self._gauge("jobs_in_flight", "Jobs claimed and not yet ended")
         self._running = self._gauge("requests_running", "Requests in the batch")
         self._waiting = self._gauge("requests_waiting", "Requests in the engine that have no blocks yet")
-        self._held = self._gauge("requests_held", "Requests paused: the queue is behind, or batch jobs stand back")
+        self._held = self._gauge(
+            "requests_held", "Requests paused: the queue is behind, or batch jobs stand back"
+        )
         self._kv_total = self._gauge("kv_blocks_total", "KV blocks in the pool")
         self._kv_used = self._gauge("kv_blocks_used", "KV blocks in use")
         self._kv_ratio = self._gauge("kv_used_ratio", "KV blocks in use, as a part of the pool")

@@ -18,10 +18,11 @@ from headway.engine.swap_costs import measure_swap_costs
 from headway.engine.values import Objective
 from headway.services.accelerated import load_accelerated
 from headway.services.answer_formats import reasoning_format, settled, tool_format
+from headway.services.device_sizes import DeviceSizes
 from headway.services.errors import UsageError
-from headway.services.fair_settings import make_policy
 from headway.services.memory import read_memory
 from headway.services.placement import Placement, place
+from headway.services.policies import limits_for, make_policy
 from headway.services.settings import WorkerSettings, served_name
 from headway.services.shared_prefixes import read_shared_prefixes
 from headway.services.toy_model import is_toy, parse_toy, toy_runner
@@ -48,6 +49,7 @@ class ModelHost:
     weights: str
     """Why they have their form, and where they are."""
     placement: Placement
+    sizes: DeviceSizes
     tool_format: str = ""
     reasoning_format: str = ""
     """How it writes calls and thoughts, for the worker's card."""
@@ -65,7 +67,12 @@ def build_engine(settings: WorkerSettings) -> ModelHost:
             "--look-ahead plans a step before the tokens are known that --speculation guesses from",
             hint="give one of the two",
         )
-    policy = make_policy(settings.policy, settings.fair)
+    policy = make_policy(
+        settings.policy,
+        settings.fair,
+        max_sequences=settings.max_sequences,
+        batch_window_seconds=settings.batch_window_seconds,
+    )
     placement = place(settings.threads, os.sched_getaffinity(0), is_pinned=settings.pins_threads)
     loaded = _toy(settings) if is_toy(settings.model) else _torch(settings, placement)
     runner, tokenizer = loaded.runner, loaded.tokenizer
@@ -80,18 +87,19 @@ def build_engine(settings: WorkerSettings) -> ModelHost:
         )
     except ValueError as error:
         raise UsageError(str(error)) from None
+    swaps = measure_swap_costs(runner)
     memory = MemorySettings(
         has_prefix_cache=settings.has_prefix_cache,
         shared_prefixes=read_shared_prefixes(settings.shared_prefixes, tokenizer),
         is_overcommitted=settings.is_overcommitted,
-        costs=measure_swap_costs(runner) or RECOMPUTE_ONLY,
+        costs=swaps or RECOMPUTE_ONLY,
     )
     if settings.looks_ahead:
         sys.setswitchinterval(SWITCH_SECONDS)
     engine = Engine(
         runner,
         tokenizer,
-        limits=limits,
+        limits=limits_for(settings.policy, limits),
         policy=policy,
         memory=memory,
         looks_ahead=settings.looks_ahead,
@@ -110,6 +118,7 @@ def build_engine(settings: WorkerSettings) -> ModelHost:
         loaded.kernels,
         loaded.weights,
         placement,
+        DeviceSizes.of(runner, swaps),
         tool_format=settled(settings.tool_format, tool_format(template)),
         reasoning_format=settled(settings.reasoning_format, reasoning_format(template)),
     )

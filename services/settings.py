@@ -16,11 +16,11 @@ from typing import Literal
 from headway.queueing.answer_formats import ReasoningFormat, ToolFormat
 from headway.services.fair_settings import UNSET, FairSettings
 from headway.services.gateway_limits import DEFAULT_LIMITS, GatewayLimits
+from headway.services.policies import PolicyName
 from headway.services.tenant_weights import TenantWeights
 
 DType = Literal["auto", "float32", "bfloat16"]
 LogFormat = Literal["auto", "json", "pretty"]
-PolicyName = Literal["fair", "fcfs", "priority", "static", "dynamic"]
 CpuKernels = Literal["auto", "native", "torch"]
 Quantization = Literal["auto", "none", "int8", "q4", "q4-int8", "fp8", "int8-w8a8", "fp8-w8a8"]
 KvCacheDType = Literal["auto", "bf16", "int8", "fp8"]
@@ -82,6 +82,8 @@ class WorkerSettings:
     threads: int | None = None
     """CPU threads of the runner; None: the cores of this machine shared by its workers."""
     policy: PolicyName = "fair"
+    batch_window_seconds: float | None = None
+    """How long a dynamic batch waits to fill; None: 50 ms. For --policy dynamic only."""
     fair: FairSettings = UNSET
     has_prefix_cache: bool = True
     """Keep the KV of prompts for others of the same tenant that begin alike."""
@@ -186,6 +188,8 @@ class UpSettings:
     draft_tokens: int = 8
     threads: int | None = None
     policy: PolicyName = "fair"
+    batch_window_seconds: float | None = None
+    """As a worker's."""
     tenants: Path | None = None
     """tenants.toml, which the gateway applies."""
     looks_ahead: bool = False

@@ -18,11 +18,12 @@ from headway.services.arrivals import (
     replay,
 )
 from headway.services.errors import UsageError
-from headway.services.fair_settings import UNSET, make_policy
+from headway.services.fair_settings import UNSET
 from headway.services.host_link import HostLink
+from headway.services.policies import POLICY_NAMES, make_policy
 from headway.services.simulate_settings import SimulateSettings
 from headway.services.simulated_device import Device, find_device
-from headway.services.simulated_scheduler import SIMULATED_POLICIES, build_scheduler
+from headway.services.simulated_scheduler import build_scheduler
 from headway.services.simulated_tenants import ONE_TENANT, SimulatedTenant, read_tenants
 from headway.services.simulation import Simulation
 from headway.services.simulation_report import Limits, report
@@ -43,11 +44,13 @@ class Simulated:
 
 def simulate(settings: SimulateSettings) -> Simulated:
     """Run every policy; raises UsageError for what cannot be simulated as asked."""
-    unknown = [name for name in settings.policies if name not in SIMULATED_POLICIES]
+    unknown = [name for name in settings.policies if name not in POLICY_NAMES]
     if unknown:
-        raise UsageError(f"there is no policy {unknown[0]}", hint=f"one of {', '.join(SIMULATED_POLICIES)}")
+        raise UsageError(f"there is no policy {unknown[0]}", hint=f"one of {', '.join(POLICY_NAMES)}")
     if "fair" not in settings.policies and settings.fair != UNSET:
         make_policy(settings.policies[0], settings.fair)  # refuses it
+    if "dynamic" not in settings.policies:
+        make_policy(settings.policies[0], batch_window_seconds=settings.batch_window_seconds)  # the same
     if settings.preemption == "swap" and settings.host_kv_tokens < settings.block_size:
         raise UsageError(
             "--preemption swap has nowhere to swap to", hint="--host-kv-tokens TOKENS, at least a block"
@@ -81,8 +84,9 @@ def simulation(
     demands: list[Demand],
     tenants: tuple[SimulatedTenant, ...],
     draw: DrawLengths,
+    knows_lengths: bool = False,
 ) -> Simulation:
-    """One policy's simulation, ready to run."""
+    """One policy's simulation, ready to run. ``knows_lengths``: clients ask for what they will get."""
     longest = max((demand.answer_tokens for demand in demands), default=settings.answer_tokens)
     block_bytes = device.kv_bytes_per_token * settings.block_size
     return Simulation(
@@ -91,12 +95,14 @@ def simulation(
         demands,
         backlogs=backlogs(tenants, draw, settings.seed),
         until_seconds=settings.duration or 0.0,
-        answer_limit=settings.max_tokens or longest,
+        answer_limit=None if knows_lengths else settings.max_tokens or longest,
         longest_tokens=min(
             device.max_model_len, device.kv_tokens // settings.block_size * settings.block_size
         ),
         link=HostLink(block_bytes, device.host_bandwidth, is_beside=device.copies_beside),
         tpot_seconds=settings.tpot_seconds,
+        before_seconds=device.before_seconds,
+        after_seconds=device.after_seconds,
     )
 
 

@@ -21,6 +21,8 @@ class SimulateSettings:
     policies: tuple[str, ...] = ("fair",)
     fair: FairSettings = UNSET
     """Of the fair policy; the others that it is compared with have none of it."""
+    batch_window_seconds: float | None = None
+    """Of the dynamic policy; None: 50 ms."""
     trace: Path | None = None
     arrivals: Process | None = None
     """None: the trace as recorded if there is one, else Poisson."""
@@ -52,5 +54,7 @@ class SimulateSettings:
     max_batch_tokens: int = 2048
     ttft_seconds: float = 1.0
     tpot_seconds: float = 0.05
+    timed_classes: int = 3
+    """Classes, best first, whose steps end in time for the limits; a worker with --ttft, --tpot has one."""
     max_step_seconds: float = 0.5
     """Predicted time of one step at most (not with fixed chunks)."""

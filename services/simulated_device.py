@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
+from headway.services.calibration import Calibration, read_calibration
 from headway.services.errors import UsageError
 from headway.services.hardware import GPUS, MODELS, Coefficients, Hardware, Roofline
 from headway.services.simulate_settings import SimulateSettings
+from headway.services.step_times import MeasuredMachine, StepLine
 
 THIS_MACHINE: Final = "this-machine"
 _COPY_BANDWIDTH: Final = 10e9
@@ -28,6 +30,10 @@ class Device:
     """Bytes per second, each way."""
     copies_beside: bool = True
     """Whether swaps run beside the computation; else a step waits for its own."""
+    before_seconds: float = 0.0
+    """From a request's sending until the engine knows of it."""
+    after_seconds: float = 0.0
+    """From a step's end until the client has its token."""
 
 
 def find_device(settings: SimulateSettings) -> Device:
@@ -60,29 +66,54 @@ def find_device(settings: SimulateSettings) -> Device:
     )
 
 
+def device_of(calibration: Calibration, seed: int) -> Device:
+    """What was measured, without the way through a file."""
+    return Device(
+        f"{THIS_MACHINE} with {calibration.model}",
+        MeasuredMachine(calibration.line, seed),
+        calibration.kv_tokens,
+        min(calibration.kv_tokens, calibration.max_model_len),
+        calibration.kv_bytes_per_token,
+        calibration.host_bandwidth or _COPY_BANDWIDTH,
+        calibration.copies_beside,
+        calibration.before_seconds,
+        calibration.after_seconds,
+    )
+
+
 def _this_machine(settings: SimulateSettings) -> Device:
-    """The coefficients that ``ops/bench/calibrate.py`` fitted here."""
+    """What ``headway calibrate`` measured here, or a file with four coefficients by hand."""
     if settings.calibration is None:
         raise UsageError(
             "what this machine can do is not measured yet",
-            hint="python ops/bench/calibrate.py FILE, then --calibration FILE",
+            hint="headway calibrate FILE, then --calibration FILE",
         )
+    read = read_calibration(settings.calibration)
     try:
-        read = json.loads(settings.calibration.read_text())
-        fitted = Coefficients(*(float(read["coefficients"][name]) for name in ("a", "b", "c", "q")))
+        fitted = _hardware(read, settings.seed)
         kv_tokens = settings.kv_tokens or int(read["kv_tokens"])
         longest = min(kv_tokens, int(read["max_model_len"]))
         device = _device(settings, f"{THIS_MACHINE} with {read['model']}", fitted, kv_tokens, longest)
-        bandwidth = settings.host_bandwidth or float(read.get("host_bandwidth", _COPY_BANDWIDTH))
-        beside = bool(read.get("copies_beside", False))
-        return replace(device, host_bandwidth=bandwidth, copies_beside=beside)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        bandwidth = settings.host_bandwidth or float(read.get("host_bandwidth") or _COPY_BANDWIDTH)
+        return replace(
+            device,
+            kv_bytes_per_token=int(read.get("kv_bytes_per_token", device.kv_bytes_per_token)),
+            host_bandwidth=bandwidth,
+            copies_beside=bool(read.get("copies_beside", False)),
+            before_seconds=float(read.get("before_seconds", 0.0)),
+            after_seconds=float(read.get("after_seconds", 0.0)),
+        )
+    except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{settings.calibration} is no calibration: {error!r}") from None
 
 
-def _device(
-    settings: SimulateSettings, name: str, fitted: Coefficients, kv_tokens: int, longest: int
-) -> Device:
+def _hardware(read: Mapping[str, Any], seed: int) -> Hardware:
+    if "line" in read:
+        return MeasuredMachine(StepLine.from_json(read["line"]), seed)
+    return Coefficients(*(float(read["coefficients"][name]) for name in ("a", "b", "c", "q")))
+
+
+def _device(settings: SimulateSettings, name: str, fitted: Hardware, kv_tokens: int, longest: int) -> Device:
     """A device known by its step time only; the size of its KV is that of the model by name."""
     model = MODELS.get(settings.model, MODELS["llama-3.1-8b"])
     bandwidth = settings.host_bandwidth or _COPY_BANDWIDTH

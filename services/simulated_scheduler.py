@@ -10,26 +10,20 @@ from headway.engine.cost_model import CostModel
 from headway.engine.host_pool import HostPool
 from headway.engine.limits import StepLimits
 from headway.engine.memory import Memory
-from headway.engine.policy import POLICIES
 from headway.engine.preemption import Mode, PreemptionCosts, PreemptionLimits
 from headway.engine.prefix_cache import PrefixCache
 from headway.engine.scheduler import Scheduler
 from headway.engine.values import Objective
 from headway.services.errors import UsageError
-from headway.services.fair_settings import UNSET, make_policy
+from headway.services.fair_settings import UNSET
 from headway.services.host_link import COPY_RUN_SECONDS
+from headway.services.policies import limits_for, make_policy
 from headway.services.simulate_settings import SimulateSettings
 from headway.services.simulated_device import Device
 from headway.services.simulation import END_TOKENS
 
-FIXED_CHUNKS: Final = "fixed-chunks"
-SIMULATED_POLICIES: Final = (*POLICIES, FIXED_CHUNKS)
-"""What ``--policy`` takes: the worker's policies, and first come first served as other engines do it: decodes
-first, then prefill chunks up to a fixed number of tokens, whatever time that takes (Sarathi-Serve's rule)."""
 _UNBOUNDED: Final = 1 << 31
 """Of the waiting line: a simulation shows what queues, it does not turn it away."""
-_NO_TIME_LIMIT: Final = 1e9
-_CLASSES: Final = 3
 MOST_BLOCKS: Final = 1 << 22
 """Each is kept track of on its own; at 16 tokens these are 67 million, more than any machine holds."""
 
@@ -49,14 +43,16 @@ def build_scheduler(
                 hint="fewer tokens, or larger blocks",
             )
     ledger = BlockLedger(blocks, settings.block_size, PrefixCache(settings.block_size))
-    limits = step_limits(settings, is_timed=policy != FIXED_CHUNKS)
+    limits = limits_for(policy, step_limits(settings))
     cost = CostModel()
     scheduler = Scheduler(
         ledger,
         limits,
         make_policy(
-            "fcfs" if policy == FIXED_CHUNKS else policy,
+            policy,
             settings.fair if policy == "fair" else UNSET,
+            max_sequences=settings.max_sequences,
+            batch_window_seconds=settings.batch_window_seconds if policy == "dynamic" else None,
         ),
         END_TOKENS,
         cost=cost,
@@ -67,19 +63,17 @@ def build_scheduler(
     return scheduler
 
 
-def step_limits(settings: SimulateSettings, *, is_timed: bool) -> StepLimits:
-    """The scheduler's caps; every class has the limits that the run is judged by."""
+def step_limits(settings: SimulateSettings) -> StepLimits:
+    """The scheduler's caps; every timed class has the limits that the run is judged by."""
     try:
         limits = StepLimits(
             max_step_tokens=settings.max_batch_tokens,
             max_sequences=settings.max_sequences,
             max_waiting=_UNBOUNDED,
             is_overcommitted=settings.is_overcommitted,
-            max_step_seconds=settings.max_step_seconds if is_timed else _NO_TIME_LIMIT,
+            max_step_seconds=settings.max_step_seconds,
             min_step_seconds=min(settings.max_step_seconds, StepLimits().min_step_seconds),
-            objectives=(Objective(settings.ttft_seconds, settings.tpot_seconds),) * _CLASSES
-            if is_timed
-            else (),
+            objectives=(Objective(settings.ttft_seconds, settings.tpot_seconds),) * settings.timed_classes,
         )
     except ValueError as error:
         raise UsageError(

@@ -38,7 +38,8 @@ class Simulation:
     """One scheduler, one simulated device.
 
     ``answer_limit`` is what clients send as ``max_tokens``; None: exactly what they will get, as if known.
-    Tenants with a backlog send until ``until_seconds``; then everything that is open runs to its end.
+    Tenants with a backlog send until ``until_seconds``; then everything that is open runs to its end. What
+    was sent reaches the scheduler ``before_seconds`` later, and clients hear ``after_seconds`` after a step.
     """
 
     def __init__(
@@ -53,6 +54,8 @@ class Simulation:
         longest_tokens: int = 1 << 62,
         link: HostLink | None = None,
         tpot_seconds: float = 0.05,
+        before_seconds: float = 0.0,
+        after_seconds: float = 0.0,
     ) -> None:
         self._scheduler = scheduler
         self._hardware = hardware
@@ -64,6 +67,8 @@ class Simulation:
         self._longest_tokens = longest_tokens
         self._link = link or HostLink(0.0, 1.0, 0.0)
         self._tpot_seconds = tpot_seconds
+        self._before_seconds = before_seconds
+        self._after_seconds = after_seconds
         self._now = 0.0
         self._journeys: dict[str, Journey] = {}
         names = {demand.tenant for demand in self._coming} | {backlog.tenant for backlog in backlogs}
@@ -95,7 +100,7 @@ class Simulation:
     # -- Arrivals --------------------------------------------------------------------------------------------
 
     def _let_arrive(self) -> None:
-        while self._coming and self._coming[0].seconds <= self._now:
+        while self._coming and self._coming[0].seconds + self._before_seconds <= self._now:
             demand = self._coming.popleft()
             self._add(demand, demand.seconds)
         if self._now < self._until_seconds:
@@ -143,7 +148,7 @@ class Simulation:
 
     def _wait(self) -> bool:
         """Move the clock to what happens next; False when nothing is left to happen."""
-        coming = self._coming[0].seconds if self._coming else None
+        coming = self._coming[0].seconds + self._before_seconds if self._coming else None
         deadline = self._scheduler.next_deadline
         moments = [moment for moment in (coming, deadline) if moment is not None]
         if moments:
@@ -216,7 +221,8 @@ class Simulation:
             self._waiting[journey.demand.tenant] -= 1
 
     def _read(self, emissions: Sequence[Emission]) -> None:
-        now, journeys, gaps, tpot_seconds = self._now, self._journeys, self._run.gaps, self._tpot_seconds
+        journeys, gaps, tpot_seconds = self._journeys, self._run.gaps, self._tpot_seconds
+        now = self._now + self._after_seconds
         last_seconds, gap = now, 0
         for key, _, token_id, _, finish_reason in emissions:
             journey = journeys[key.request_id]

@@ -22,6 +22,7 @@ from headway.services.engine_thread import EngineThread
 from headway.services.logs import get_logger
 from headway.services.metrics import WorkerMetrics
 from headway.services.model_host import ModelHost, class_objectives
+from headway.services.policies import jobs_ahead
 from headway.services.preemption_log import PreemptionLog
 from headway.services.publisher import Publisher
 from headway.services.settings import WorkerSettings
@@ -29,6 +30,7 @@ from headway.services.step_show import show_loop
 from headway.services.step_view import StepViewer
 from headway.services.tenant_loops import keep_loop, settle_loop, weights_loop
 from headway.services.trace import chrome_trace
+from headway.services.trace_facts import trace_facts
 from headway.services.worker_card import worker_card
 from headway.services.worker_loops import heartbeat_loop, look_loop, reap_loop, renew_loop, watchdog_loop
 
@@ -99,6 +101,7 @@ class Worker:
             host.model,
             worker_id=settings.worker_id,
             max_sequences=settings.max_sequences,
+            jobs_ahead=jobs_ahead(settings.policy, settings.max_sequences),
             isolate_after_attempts=settings.isolate_after_attempts,
         )
         self._own_weights = dict(settings.tenant_weights)
@@ -244,4 +247,5 @@ class Worker:
     def render_trace(self) -> bytes:
         """The last steps and requests as a Chrome trace; safe beside the engine's thread."""
         trace = chrome_trace([(self._settings.worker_id, self._host.engine.timeline)])
+        trace["otherData"] = trace_facts(self._settings, self._host, self._clock)
         return json.dumps(trace).encode()

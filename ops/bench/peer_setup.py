@@ -38,7 +38,7 @@ def install(peer: Peer, home: Path) -> None:
     python = str(folder / "bin/python")
     commands = [
         [sys.executable, "-m", "venv", str(folder)],
-        [python, "-m", "pip", "install", "--progress-bar", "off", peer.requirement],
+        [python, "-m", "pip", "install", "--progress-bar", "off", *peer.requirement.split()],
     ]
     if peer.unneeded:
         commands.append([python, "-m", "pip", "uninstall", "--yes", *peer.unneeded])

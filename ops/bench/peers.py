@@ -8,6 +8,7 @@ cores whoever measures next would pay for that; how much of the cores each uses 
 measured at the end of its turn and reported. See docs/benchmarks.md.
 
     .venv/bin/python ops/bench/peers.py                        about 40 minutes on a quiet machine
+    .venv/bin/python ops/bench/peers.py --rounds 1 --add-to report.json     another round, when it is quiet
     .venv/bin/python ops/bench/peers.py --rounds 1 --requests 4 --concurrencies 1,4 --arms headway,openvino
 
 Exit code 1 with --goals when a ratio is below its goal.
@@ -37,7 +38,7 @@ from peer_arms import (
     cores,
 )
 from peer_client import WrongAnswerError
-from peer_figures import Cell, cell_of, medians, ratio_to_best, table
+from peer_figures import Cell, cell_of, kept_rounds, medians, ratio_to_best, table
 from peer_process import running
 from peer_setup import SetupError, install, weights_for
 from peer_work import Work, make_work, template_ids
@@ -75,6 +76,7 @@ class Bench:
         self.rounds: Rounds = {arm.name: {} for arm in arms}
         self.left_out: dict[str, str] = {}
         self.idle: dict[str, list[float]] = {}
+        self._first_round = 0
 
     def set_up(self) -> None:
         """Install peers and write models; what cannot be had leaves the arms."""
@@ -86,9 +88,16 @@ class Bench:
             except SetupError as error:
                 self._leave_out(arm, str(error))
 
+    def add_to(self, report: dict[str, Any]) -> None:
+        """Go on where a report of the same work on this machine ended. Raises ValueError if it is another."""
+        self.rounds |= kept_rounds(report, machine(self._options))
+        self.idle = report["idle_cores"]
+        numbers = [n for cells in self.rounds.values() for ran in cells.values() for n in ran]
+        self._first_round = max(numbers, default=-1) + 1
+
     def run(self) -> None:
         """Every round, a turn of every arm that still runs."""
-        for number in range(self._options.rounds):
+        for number in range(self._first_round, self._first_round + self._options.rounds):
             shift = number % max(1, len(self.arms))
             for arm in self.arms[shift:] + self.arms[:shift]:
                 if arm.name not in self.left_out:
@@ -121,7 +130,8 @@ class Bench:
 
     def report(self) -> dict[str, Any]:
         """All figures as values of JSON."""
-        concurrencies = self._options.concurrencies
+        ran = {c for cells in self.rounds.values() for c in cells}
+        concurrencies = sorted(ran | set(self._options.concurrencies))
         return {
             "machine": machine(self._options),
             "peers": {name: peer.requirement for name, peer in PEERS.items()},
@@ -143,11 +153,12 @@ class Bench:
     def _ratios(self, concurrency: int) -> list[dict[str, Any]]:
         """Ours in few bits against the best of all peers, ours in bfloat16 against the best in bfloat16."""
         at = {name: cells.get(concurrency, {}) for name, cells in self.rounds.items()}
+        known = [arm for arm in ARMS if arm.name in self.rounds]
         found: list[dict[str, Any]] = []
-        for arm in self.arms:
+        for arm in known:
             if arm.peer is not None:
                 continue
-            rivals = [a for a in self.arms if a.peer is not None and (a.is_bf16 or not arm.is_bf16)]
+            rivals = [a for a in known if a.peer is not None and (a.is_bf16 or not arm.is_bf16)]
             ratio = ratio_to_best(at, arm.name, {rival.name: at[rival.name] for rival in rivals})
             if ratio is not None:
                 goal = GOALS[arm.is_bf16].get(concurrency)
@@ -176,7 +187,7 @@ def machine(options: argparse.Namespace) -> dict[str, Any]:
         "python": platform.python_version(),
         "model": options.model,
         "requests": options.requests,
-        "rounds": options.rounds,
+        "rounds_of_last_call": options.rounds,
     }
 
 
@@ -197,6 +208,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", default="smollm2-135m", help="a built-in model or a .gguf file")
     parser.add_argument("--start-seconds", type=float, default=600.0, help="vLLM compiles its model first")
     parser.add_argument("--output", type=Path, help="default: report.json in the peers' folder")
+    parser.add_argument(
+        "--add-to", type=Path, metavar="FILE", help="a report: its rounds count, and it is written on"
+    )
     parser.add_argument("--goals", action="store_true", help="exit code 1 when a goal is missed")
     options = parser.parse_args(arguments)
     try:
@@ -206,7 +220,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(str(error))
     if options.requests < 1 or options.rounds < 1:
         parser.error("--requests and --rounds are 1 or more")
-    options.output = options.output or options.peers / "report.json"
+    options.output = options.output or options.add_to or options.peers / "report.json"
     return options
 
 
@@ -215,6 +229,12 @@ def main() -> int:
     options = parse()
     options.peers.mkdir(parents=True, exist_ok=True)
     bench = Bench(options.arms, resolve_model(options.model).path, options)
+    if options.add_to is not None:
+        try:
+            bench.add_to(json.loads(options.add_to.read_text()))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            print(f"nothing can be added to {options.add_to}: {error}", file=sys.stderr)
+            return 2
     bench.set_up()
     bench.run()
     report = bench.report()

