@@ -28,6 +28,8 @@ from headway.services.readiness import tell_ready
 from headway.services.settings import mask_password
 
 START_SECONDS: Final = 30.0
+NICENESS: Final = 10
+"""Nobody waits for a batch's next line: whoever computes for somebody on this machine goes first."""
 
 _log = get_logger("batch")
 
@@ -36,6 +38,7 @@ def run_batch_worker(settings: BatchSettings) -> int:
     """Work until stopped; the exit code. Raises ServiceError for what is expected to go wrong."""
     configure_logging(level=settings.log_level, format=settings.log_format)
     _quieten(settings.log_level)
+    os.nice(NICENESS)
     urls = {"redis_url": mask_password(settings.redis_url), "files": mask_password(settings.files)}
     _log.info("starting", version=__version__, **urls)
     Storage(settings.files).check()
