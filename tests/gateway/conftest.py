@@ -13,6 +13,7 @@ import httpx
 import pytest
 import uvicorn
 from fastapi import FastAPI
+from openai import AsyncOpenAI
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
@@ -148,3 +149,10 @@ async def rig() -> AsyncGenerator[Rig]:
 async def http(rig: Rig) -> AsyncGenerator[httpx.AsyncClient]:
     async with rig.client() as client:
         yield client
+
+
+@pytest.fixture
+async def client(rig: Rig) -> AsyncGenerator[AsyncOpenAI]:
+    """The official client, over a socket."""
+    async with rig.serve() as url, AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as made:
+        yield made

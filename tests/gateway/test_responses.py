@@ -1,9 +1,8 @@
-"""The responses API with the official client: whole, streamed, in the background, resumed, built upon."""
+"""The responses API with the official client: whole and streamed answers, what is kept, what is refused."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import httpx
@@ -13,14 +12,12 @@ from openai import AsyncOpenAI
 from tests.gateway.conftest import Rig, over, post_job, until
 from tests.gateway.scripted_worker import Script
 from tests.gateway.sse_reader import Event, parse
-from tests.gateway.sse_reader import events as live_events
 from tests.gateway.test_tenants import add_key, error_of
 
 from headway.gateway.response_ids import job_id_of, response_id_of
 from headway.queueing.errors import UnknownJobError
 from headway.queueing.events import EndReason, JobError, JobState
 from headway.queueing.memory_queue import MemoryQueue
-from headway.queueing.settings import QueueSettings
 
 URL = "/v1/responses"
 HI: dict[str, Any] = {"model": "tiny", "input": "hi"}
@@ -35,12 +32,6 @@ KINDS = [
     "response.output_item.done",
     "response.completed",
 ]
-
-
-@pytest.fixture
-async def client(rig: Rig) -> AsyncGenerator[AsyncOpenAI]:
-    async with rig.serve() as url, AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as made:
-        yield made
 
 
 async def answered(http: httpx.AsyncClient, **fields: object) -> dict[str, Any]:
@@ -143,171 +134,6 @@ async def test_a_form_of_the_text_constrains_the_job(client: AsyncOpenAI, rig: R
     assert answer.text is not None
     assert answer.text.format is not None
     assert answer.text.format.model_dump(exclude_none=True, by_alias=True) == form
-
-
-# -- conversations ------------------------------------------------------------------------------------
-
-
-async def test_a_response_goes_on_from_an_earlier_one_without_its_instructions(
-    client: AsyncOpenAI, rig: Rig
-) -> None:
-    first = await client.responses.create(model="tiny", input="hi", instructions="Old.")
-    await client.responses.create(
-        model="tiny", input="and?", instructions="New.", previous_response_id=first.id
-    )
-    assert [(turn.role, turn.content) for turn in rig.worker.seen[1].messages or ()] == [
-        ("system", "New."),
-        ("user", "hi"),
-        ("assistant", "Hello, world!"),
-        ("user", "and?"),
-    ]
-
-
-async def test_what_came_as_output_goes_back_in_as_input(client: AsyncOpenAI, rig: Rig) -> None:
-    first = await client.responses.create(model="tiny", input="hi")
-    given: Any = [{"role": "user", "content": "hi"}, *first.output, {"role": "user", "content": "more"}]
-    await client.responses.create(model="tiny", input=given)
-    assert [turn.content for turn in rig.worker.seen[1].messages or ()] == ["hi", "Hello, world!", "more"]
-
-
-async def test_calls_of_tools_and_their_results_are_turns(http: httpx.AsyncClient, rig: Rig) -> None:
-    call = {"type": "function_call", "name": "f", "arguments": "{}"}
-    await answered(
-        http,
-        input=[
-            {"role": "user", "content": [{"type": "input_text", "text": "hi"}]},
-            {"type": "reasoning", "id": "rs_1"},
-            call | {"call_id": "c1"},
-            call | {"call_id": "c2"},
-            {"type": "function_call_output", "call_id": "c1", "output": "1"},
-        ],
-    )
-    messages = rig.worker.seen[0].messages
-    assert messages is not None
-    _, assistant, tool = messages
-    assert [each.id for each in assistant.tool_calls] == ["c1", "c2"]
-    assert (tool.role, tool.tool_call_id, tool.content) == ("tool", "c1", "1")
-
-
-async def test_the_input_can_be_read_again(client: AsyncOpenAI) -> None:
-    given: Any = [{"role": "user", "content": text} for text in ("a", "b", "c")]
-    answer = await client.responses.create(model="tiny", input=given, instructions="Not an input.")
-    newest = await client.responses.input_items.list(answer.id, limit=2)
-    assert newest.has_more
-    found = [item async for item in newest]
-    texts = [item.content[0].text for item in found if item.type == "message"]  # type: ignore[union-attr]
-    assert texts == ["c", "b", "a"]
-
-
-@pytest.mark.parametrize(
-    ("query", "param"),
-    [
-        ({"limit": "0"}, "limit"),
-        ({"limit": "0001" + "9" * 5000}, "limit"),
-        ({"limit": "-1"}, "limit"),
-        ({"order": "random"}, "order"),
-        ({"after": "msg_other"}, "after"),
-    ],
-)
-async def test_a_page_of_input_that_cannot_be_is_refused(
-    query: dict[str, str], param: str, http: httpx.AsyncClient
-) -> None:
-    made = await answered(http)
-    refused = await http.get(f"{URL}/{made['id']}/input_items", params=query)
-    assert (refused.status_code, error_of(refused)["param"]) == (400, param)
-
-
-async def test_a_response_that_is_not_there_cannot_be_built_upon(http: httpx.AsyncClient, rig: Rig) -> None:
-    job_id = await post_job(rig)
-    for earlier in ("resp_nonsense", response_id_of("tiny:0:never"), response_id_of(job_id)):
-        refused = await http.post(URL, json=HI | {"previous_response_id": earlier})
-        assert (refused.status_code, error_of(refused)["code"]) == (400, "previous_response_not_found")
-        assert error_of(refused)["param"] == "previous_response_id"
-
-
-async def test_a_response_that_has_not_ended_cannot_be_built_upon() -> None:
-    async with over(MemoryQueue(), Script(hold_at=2)) as rig, rig.client() as http:
-        waiting = await answered(http, background=True)
-        refused = await http.post(URL, json=HI | {"previous_response_id": waiting["id"]})
-        assert error_of(refused)["code"] == "previous_response_in_progress"
-
-
-# -- in the background, and coming back ---------------------------------------------------------------
-
-
-async def test_a_background_response_is_fetched_later(client: AsyncOpenAI, rig: Rig) -> None:
-    made = await client.responses.create(model="tiny", input="hi", background=True)
-    assert made.status in {"queued", "in_progress", "completed"}
-    assert made.background is True
-    await rig.until_ended()
-    answer = await client.responses.retrieve(made.id)
-    assert (answer.status, answer.output_text) == ("completed", "Hello, world!")
-    status = await rig.queue.status(job_id_of(made.id))
-    assert (status.on_disconnect, status.priority) == ("detach", "standard")
-
-
-@pytest.mark.parametrize("hold_at", [0, 3])
-async def test_a_cancelled_response_says_so_at_once(hold_at: int) -> None:
-    async with (
-        over(MemoryQueue(), Script(hold_at=hold_at)) as rig,
-        rig.serve() as url,
-        AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
-    ):
-        made = await client.responses.create(model="tiny", input="hi", background=True)
-        await rig.until_seen()
-        cancelled = await client.responses.cancel(made.id)
-        assert (cancelled.status, cancelled.error) == ("cancelled", None)
-        assert (await client.responses.cancel(made.id)).status == "cancelled", "again changes nothing"
-
-
-async def test_a_stream_goes_on_after_any_of_its_events(client: AsyncOpenAI, rig: Rig) -> None:
-    made = await client.responses.create(model="tiny", input="hi", background=True)
-    await rig.until_ended()
-    async with rig.client() as http:
-        everything = await streamed(http, made.id)
-        assert [event.event for event in everything] == KINDS
-        for index, event in enumerate(everything[:-1]):
-            number = int(event.id or "")
-            assert await streamed(http, made.id, number) == everything[index + 1 :]
-        done = await http.get(f"{URL}/{made.id}", params={"stream": "true"}, headers={"Last-Event-ID": "83"})
-        assert done.status_code == 204
-        beyond = await http.get(f"{URL}/{made.id}", params={"stream": "true", "starting_after": "84"})
-        assert (beyond.status_code, error_of(beyond)["code"]) == (400, "invalid_cursor")
-    resumed = await client.responses.retrieve(made.id, stream=True, starting_after=48)
-    assert [event.sequence_number async for event in resumed] == [60, 72, 73, 74, 83]
-
-
-async def test_a_reader_that_leaves_a_background_stream_comes_back_for_the_rest() -> None:
-    gate = asyncio.Event()
-
-    async def pace() -> None:
-        await gate.wait()
-
-    async with (
-        over(MemoryQueue(), Script(pace=pace)) as rig,
-        rig.serve() as url,
-        httpx.AsyncClient(base_url=url) as http,
-    ):
-        body = HI | {"background": True, "stream": True}
-        async with http.stream("POST", URL, json=body) as response:
-            first = await anext(live_events(response))
-        response_id = first.json["response"]["id"]
-        gate.set()
-        rest = await streamed(http, response_id, int(first.id or ""))
-        assert [first.event, *(event.event for event in rest)] == KINDS
-    assert list(rig.worker.ended.values()) == [EndReason.STOP]
-
-
-async def test_once_its_events_are_gone_a_stream_starts_over_or_is_fetched() -> None:
-    now = 1_700_000_000.0
-    queue = MemoryQueue(QueueSettings(stream_retention_seconds=10), clock=lambda: now)
-    async with over(queue, Script()) as rig, rig.client() as http:
-        made = await answered(http)
-        now += 20
-        late = await http.get(f"{URL}/{made['id']}", params={"stream": "true", "starting_after": "48"})
-        assert (late.status_code, error_of(late)["code"]) == (404, "events_not_kept")
-        events = await streamed(http, made["id"])
-        assert events[-1].json["response"]["output"] == made["output"]
 
 
 # -- what is kept -------------------------------------------------------------------------------------

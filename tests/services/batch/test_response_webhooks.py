@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import openai
+import orjson
 import pytest
 from openai.types.webhooks import (
     ResponseCancelledWebhookEvent,
@@ -90,7 +91,7 @@ async def test_each_end_of_a_background_response_is_told_in_openais_words(
     ((headers, body),) = receiver.got
     event = openai.OpenAI(api_key="none", webhook_secret=webhook.secret).webhooks.unwrap(body, headers)
     assert isinstance(event, kind)
-    assert event.data.id == response_id  # type: ignore[attr-defined]  # each kind has it
+    assert orjson.loads(body)["data"] == {"id": response_id}
     assert await awaited(rig) == await due(rig) == ()
 
 
