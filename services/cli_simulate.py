@@ -103,7 +103,7 @@ def simulate(
         typer.Option(parser=_coefficients, metavar="a,b,c,q", help="Step time by fitted seconds instead."),
     ] = None,
     calibration: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What ops/bench/calibrate.py measured here.")
+        Path | None, typer.Option(metavar="FILE", help="What `headway calibrate` measured here.")
     ] = None,
     kv_tokens: Annotated[
         int | None, typer.Option(min=16, help="Tokens that the KV cache holds; default: what the GPU leaves.")

@@ -104,7 +104,7 @@ CLIENTS: dict[str, Client] = {"httpx": by_httpx, "aiohttp": by_aiohttp, "headway
 
 
 def main() -> None:
-    """Print each client's microseconds for an event, and how late events were noted."""
+    """Print each client's microseconds of CPU time for an event."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--events", type=int, default=200)

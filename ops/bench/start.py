@@ -46,16 +46,12 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--no-first", action="store_true", help="leave out the start with an empty cache")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="headway-start-") as folder:
         home = Path(folder)
         base = ("--model", options.model, "--port", "0", "--state-dir", str(home / "state"))
         cache = {**os.environ, "XDG_CACHE_HOME": str(home / "cache")}
-        if not options.no_first:
-            print(f"first start, with an empty cache: {one_start(home, base, cache)['curl printed']:.2f} s")
-        else:
-            one_start(home, base, cache)
+        print(f"first start, with an empty cache: {one_start(home, base, cache)['curl printed']:.2f} s")
         with_batch: list[dict[str, float]] = []
         without: list[dict[str, float]] = []
         for _ in range(options.rounds):
