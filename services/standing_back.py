@@ -6,7 +6,8 @@ comes waits for the end of the step under way. So, where others were here lately
     a first token is awaited      batch requests are held: their blocks stay, they are in no step
     otherwise                     few of them compute, in steps so short that who comes finds their end soon
 
-All are held for two seconds at most in a row, then none for a moment: no batch stands still.
+For two seconds at most in a row no batch request gets a token, then none is held for a moment: no batch
+stands still, also where those that may compute cannot (their blocks are others').
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LONGEST_SECONDS: Final = 2.0
 REST_SECONDS: Final = 0.1
 PLACES_PART: Final = 4
 """One in so many of a step's places is for batch requests where others were here lately."""
-SHORT_STEP_SECONDS: Final = 0.02
+SHORT_STEP_SECONDS: Final = 0.012
 """Of a step that batch requests share with nobody, or with answers that have begun."""
 
 
@@ -49,15 +50,19 @@ class StandingBack:
     _batch: dict[str, None] = field(default_factory=dict[str, None])
     _awaited: set[str] = field(default_factory=set[str])
     """Requests of better classes that have no token yet."""
-    _held: tuple[str, ...] = ()
-    _holds_since: float = 0.0
-    """Since when somebody has waited for a first token, without a rest."""
+    _held: dict[str, None] = field(default_factory=dict[str, None])
+    """Live requests only: whoever asks whether anybody is held asks whether there is somebody to free."""
+    _moved: bool = False
+    """Whether a batch request got a token since the last step began."""
+    _stands_since: float = 0.0
+    """Since when somebody is held and no batch request has got a token, without a rest."""
     _rests_until: float = float("-inf")
     _others_at: float = float("-inf")
     _is_short: bool = False
 
     def opened(self, spec: RequestSpec, now: float) -> None:
-        """A request was added."""
+        """A request was added; it may take the place of an older one of its name."""
+        self._held.pop(spec.request_id, None)
         if spec.priority >= BATCH_BAND:
             self._batch[spec.request_id] = None
         else:
@@ -67,11 +72,13 @@ class StandingBack:
     def answered(self, request: str) -> None:
         """It has a token."""
         self._awaited.discard(request)
+        self._moved = self._moved or request in self._batch
 
     def closed(self, request: str) -> None:
         """It ended."""
         self._awaited.discard(request)
         self._batch.pop(request, None)
+        self._held.pop(request, None)
 
     @property
     def is_holding(self) -> bool:
@@ -84,14 +91,13 @@ class StandingBack:
 
     def begin(self, now: float) -> Change:
         """What the step that begins now is to have."""
-        stands_back = bool(self._awaited)
-        if not stands_back or now < self._rests_until:
-            self._holds_since = now
-        elif now - self._holds_since >= LONGEST_SECONDS:
+        if self._moved or not self._held:
+            self._moved, self._stands_since = False, now
+        elif now - self._stands_since >= LONGEST_SECONDS:
             self.rest(now)
-        wanted = tuple(self._wanted(now))
+        wanted = dict.fromkeys(self._wanted(now))
         held = tuple(each for each in wanted if each not in self._held)
-        freed = tuple(each for each in self._held if each not in wanted and each in self._batch)
+        freed = tuple(each for each in self._held if each not in wanted)
         self._held = wanted
         return Change(held, freed, self._limits(now, is_short=len(wanted) < len(self._batch)))
 
