@@ -98,15 +98,18 @@ async def test_a_slow_reader_gets_its_whole_answer_and_is_left_out_of_the_figure
 
 async def test_a_run_that_is_interrupted_keeps_what_it_has(serve: Serve) -> None:
     async with serve() as url:
-        running = asyncio.create_task(measure(quick(url, duration=60.0, rates=(20.0, 40.0))))
+        running = asyncio.create_task(
+            measure(quick(url, duration=60.0, rates=(20.0, 40.0), answer_tokens=60))
+        )
         await asyncio.sleep(1.0)
         os.kill(os.getpid(), signal.SIGINT)
         result = await asyncio.wait_for(running, 10)
     assert result["interrupted"]
     assert len(result["points"]) == 1
     assert result["points"][0]["finished"] > 0
-    job = result["request_fields"].index("job")
-    assert all(row[job] for row in result["points"][0]["requests_sent"][:-3]), "also of those that were left"
+    job, first = (result["request_fields"].index(name) for name in ("job", "first"))
+    begun = [row for row in result["points"][0]["requests_sent"] if row[first] is not None]
+    assert all(row[job] for row in begun), "also of those that were left"
     assert "INTERRUPTED" in "\n".join(table(result))
 
 
