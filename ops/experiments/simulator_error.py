@@ -2,7 +2,7 @@
 
     .venv/bin/python ops/experiments/simulator_error.py --trace azure_llm_2023_conv.csv
     .venv/bin/python ops/experiments/simulator_error.py --trace FILE --workload bursts --output report.json
-    .venv/bin/python ops/experiments/simulator_error.py --trace FILE --service         HTTP to SSE, not the engine
+    .venv/bin/python ops/experiments/simulator_error.py --trace FILE --service     HTTP to SSE, not the engine
 
 Measures steps before and after each workload (half of --calibrate each), so that a machine whose speed
 drifts is compared with itself; then simulates the same requests, which the fit has never seen. Prints what
@@ -219,7 +219,7 @@ def main() -> int:
     for row in rows:
         show(row)
     if options.output is not None:
-        kept = json.loads(options.output.read_text()) if options.output.exists() else []
+        kept: list[Any] = json.loads(options.output.read_text()) if options.output.exists() else []
         options.output.write_text(json.dumps(kept + rows, indent=2) + "\n")
     return 0 if all(is_inside(row) for row in rows) else 1
 
