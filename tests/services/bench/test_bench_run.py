@@ -105,6 +105,7 @@ class CtrlC(Progress):
     is_pressed = False
 
     def watch(self, loaded: Loaded, now: float) -> None:
+        del now
         has_answer = any(
             answer.outcome is Outcome.FINISHED and answer.planned.seconds >= loaded.start
             for answer in loaded.answers
