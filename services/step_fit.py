@@ -92,6 +92,6 @@ def _not_negative(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         if (solved >= 0.0).all():
             break
         del kept[int(np.argmin(solved))]
-    whole = np.zeros(rows.shape[1])
+    whole: npt.NDArray[np.float64] = np.zeros(rows.shape[1])
     whole[kept] = solved / scale[kept]
     return whole
