@@ -94,7 +94,8 @@ class Load:
                 await self._drain(now, until, stopping)
             loaded.is_interrupted = self.stop.is_set()
         finally:
-            loaded.client = loaded.client or watching.stop()
+            if loaded.client is None:
+                loaded.client = watching.stop()
             loaded.end = min(loaded.end, max(loaded.start, now())) if loaded.is_interrupted else loaded.end
             for task in (sending, stopping, beside):
                 task.cancel()

@@ -15,12 +15,13 @@ from tests.engine.test_torch_runner import CONFIG
 from headway.engine.errors import InvariantError, ModelError
 from headway.engine.fused_loading import attention_shape
 from headway.engine.fused_step import GRAPH_TOKENS, Bucket, input_fields, pack_fused
-from headway.engine.scaled_linear import LARGEST, ScaledKind, ScaledLinear
+from headway.engine.scaled_linear import ScaledKind, ScaledLinear
 from headway.engine.shard import Shard
 from headway.engine.step_buffers import Field, StepBuffers
 from headway.engine.step_graphs import StepGraphs
 from headway.engine.token_counts import KnownTokens, TokenCounts
 from headway.engine.values import Admitted, Chunk, RequestKey, Sampling
+from headway.kernels.eight_bits import LARGEST
 from headway.kernels.fused_sampling import IN_PROMPT
 from headway.kernels.host_arrays import int_list, int_rows
 from headway.kernels.launch import H100

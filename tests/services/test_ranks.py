@@ -250,6 +250,9 @@ class ThreadGroup:
     def add(self, part: Tensor) -> Tensor:
         return sum(self._all(part), start=torch.zeros_like(part))
 
+    def add_in_order(self, part: Tensor) -> Tensor:
+        return self.add(part)
+
     def join(self, part: Tensor) -> Tensor:
         return torch.cat(self._all(part), dim=1)
 

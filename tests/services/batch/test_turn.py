@@ -353,15 +353,15 @@ async def test_an_input_that_goes_while_it_is_read_loses_no_answer_that_was_ther
     batch_id = await service.post(*lines)
     file = await service.queue.batch_store.file((await service.batch(batch_id)).asked.input_file_id)
     assert file is not None
-    opening = service.storage.open
+    opening, path = service.storage.open, file.path
 
     class Reading:
         def __init__(self, offset: int) -> None:
-            self._opened, self.lasts = opening(file.path, offset), True
+            self._opened, self.lasts = opening(path, offset), True
 
         def readline(self, size: int = -1, /) -> bytes:
             if not self.lasts:
-                raise FileNotFoundError(file.path)
+                raise FileNotFoundError(path)
             return self._opened.readline(size)
 
         def __getattr__(self, name: str) -> Any:

@@ -11,7 +11,8 @@ from headway.services.cli import app
 from headway.services.errors import UsageError
 from headway.services.fair_settings import FairSettings
 from headway.services.model_host import build_engine
-from headway.services.settings import PolicyName, WorkerSettings
+from headway.services.policies import PolicyName
+from headway.services.settings import WorkerSettings
 from headway.services.tenant_weights import parse_weights
 
 
