@@ -74,7 +74,7 @@ class NarrowLinear:
         """The product, in x's dtype; sums run in int32 or float32."""
         narrow, row_scale = quantize_rows(x, self._number)
         if self._is_the_vendors(x):
-            return torch._scaled_mm(
+            return torch._scaled_mm(  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]  # as everybody calls it
                 narrow,
                 self._weight.t(),
                 scale_a=row_scale.unsqueeze(1),

@@ -23,7 +23,7 @@ from headway.gateway.response_input import Turn, turns_of
 from headway.gateway.response_requests import ResponseRequest, TextFormat
 from headway.gateway.sampling_fields import sampling_params
 from headway.gateway.validation import refusal
-from headway.queueing.answer_formats import REASONING_FORMATS
+from headway.queueing.answer_formats import REASONING_FORMATS, ReasoningFormat
 from headway.queueing.errors import UnknownJobError
 from headway.queueing.events import JobResult
 from headway.queueing.messages import Constraint, Job, Message, Priority, SamplingParams
@@ -41,7 +41,7 @@ REASONING: Final = "reasoning"
 def form_of_thinking(job: Job) -> AnswerForm:
     """How a response's text is read."""
     noted = job.notes.get(REASONING)
-    known = [name for name in REASONING_FORMATS if name == noted]
+    known: list[ReasoningFormat] = [name for name in REASONING_FORMATS if name == noted]
     return AnswerForm(reasoning_format=known[0] if known else "none")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -87,11 +87,12 @@ def _not_negative(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     kept = list(range(rows.shape[1]))
     solved: npt.NDArray[np.float64] = np.zeros(0)
     while kept:
-        least = np.linalg.lstsq(rows[:, kept] / scale[kept], np.ones(len(rows)), rcond=None)
+        # numpy's types leave the precision open.
+        least = cast("Any", np.linalg.lstsq(rows[:, kept] / scale[kept], np.ones(len(rows)), rcond=None))
         solved = cast("npt.NDArray[np.float64]", least[0])
         if (solved >= 0.0).all():
             break
         del kept[int(np.argmin(solved))]
-    whole: npt.NDArray[np.float64] = np.zeros(rows.shape[1])
+    whole = np.zeros(rows.shape[1])
     whole[kept] = solved / scale[kept]
-    return whole
+    return cast("npt.NDArray[np.float64]", whole)
