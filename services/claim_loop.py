@@ -115,20 +115,24 @@ class ClaimLoop:
         return max(0, min(free, MOST_PER_CLAIM))
 
     async def _room_for_better(self) -> int:
-        """How many jobs of better classes to take in though batch jobs have every place: these stand back."""
-        if not self._is_full_of_batch:
+        """How many jobs of better classes to take in though there is no room: batch jobs stand back for them.
+
+        No more than batch jobs have places here: full of others, it leaves what waits to whoever is free.
+        """
+        batch = self._table.batch_sequences
+        if not self._is_full_of_batch or self._engine.load.waiting - batch >= self._jobs_ahead:
             return 0
         waiting = (await self._queue.depth(self._model.name)).queued
         better = sum(count for band, count in waiting.items() if band is not Priority.BATCH)
-        beyond = self._table.sequences - self._max_sequences - self._jobs_ahead
-        return max(0, min(better, MOST_PER_CLAIM, self._max_sequences - beyond))
+        beyond = max(0, self._table.sequences - self._max_sequences - self._jobs_ahead)
+        return max(0, min(better, MOST_PER_CLAIM, min(batch, self._max_sequences) - beyond))
 
     @property
     def _is_full_of_batch(self) -> bool:
         if self._is_clearing or any(map(self._is_suspect, self._table)):
             return False
         return (
-            self._table.has_batch
+            self._table.batch_sequences > 0
             and self._engine.load.kv_blocks_used < KV_FULL * self._engine.load.kv_blocks_total
         )
 

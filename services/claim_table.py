@@ -75,13 +75,12 @@ class ClaimTable:
         return sum(len(job.open_requests) or job.phase is not Phase.ENDED for job in self._jobs.values())
 
     @property
-    def has_batch(self) -> bool:
-        """Whether jobs of the lowest class run here."""
-        return any(
-            job.phase is Phase.RUNNING
-            and job.prepared is not None
-            and job.prepared.job.priority is Priority.BATCH
+    def batch_sequences(self) -> int:
+        """Open requests of the lowest class."""
+        return sum(
+            len(job.open_requests)
             for job in self._jobs.values()
+            if job.prepared is not None and job.prepared.job.priority is Priority.BATCH
         )
 
     def holds(self, job: ClaimedJob) -> bool:

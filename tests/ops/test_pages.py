@@ -40,6 +40,7 @@ OTHERS: Final = {
         "--volumes",
         "--cache-ram",
         "--build-arg",
+        "--basic-auth",
     ),
     *(
         "--create-namespace",
@@ -52,7 +53,7 @@ OTHERS: Final = {
         "--replicas",
     ),
 }
-"""Of docker, curl, kubectl, helm, and redis-cli; `--help` has everybody."""
+"""Of docker, curl, kubectl, helm, redis-cli and Flower; `--help` has everybody."""
 SCRIPTS: Final = {
     option
     for folder in ("ops/bench", "ops/experiments")
@@ -68,6 +69,11 @@ def inner(command: Any) -> dict[str, Any]:
     """The commands of a command; typer's own classes, some versions of which are not click's."""
     commands: dict[str, Any] = getattr(command, "commands", {})
     return commands
+
+
+def is_itself(command: Any, word: str) -> bool:
+    """Whether a command that has others below it is meant itself, as ``headway bench --url …`` is."""
+    return bool(command.invoke_without_command) and word.startswith("-")
 
 
 def options(command: Any) -> set[str]:
@@ -107,7 +113,7 @@ def test_a_pages_command_is_one_that_headway_takes(shown: Command) -> None:
     if "…" in words:
         words = words[: words.index("…")]  # what follows is left to the reader
     command: Any = typer.main.get_command(app)
-    while inner(command) and words:
+    while inner(command) and words and not is_itself(command, words[0]):
         command = inner(command)[words.pop(0)]
     # Reads options and arguments as a call would, and calls nothing.
     command.make_context(command.name, words).close()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from headway.engine.engine import Engine
 from headway.engine.fair import FairPolicy
 from headway.engine.limits import StepLimits
 from headway.engine.scripted import ByteTokenizer, ScriptedRunner
 from headway.engine.values import RequestSpec, Sampling
+from headway.queueing.client import Client
 from headway.queueing.messages import Priority
 from headway.services.engine_thread import EngineThread
 from headway.services.standing_back import (
@@ -21,11 +24,23 @@ from headway.services.standing_back import (
 )
 from headway.services.translate import BAND
 
+if TYPE_CHECKING:
+    from tests.services.worker.conftest import JobMaker, StartWorker
+
 LIMITS = StepLimits()
 
 
-def spec(name: str, priority: int, tokens: int = 8) -> RequestSpec:
-    return RequestSpec(name, 0, tuple(b"prompt"), Sampling(), tokens, priority=priority)
+def spec(name: str, priority: int, tokens: int = 8, deadline: float | None = None) -> RequestSpec:
+    return RequestSpec(
+        name, 0, tuple(b"prompt"), Sampling(), tokens, priority=priority, deadline_seconds=deadline
+    )
+
+
+def make_thread(clock: Clock) -> EngineThread:
+    engine = Engine(ScriptedRunner(), ByteTokenizer(), limits=LIMITS, policy=FairPolicy())
+    return EngineThread(
+        engine, notify=lambda: None, observe_step=lambda _: None, clock=clock, unacknowledged_tokens=1000
+    )
 
 
 def test_the_lowest_class_is_the_batch_one() -> None:
@@ -94,21 +109,81 @@ def test_steps_are_short_while_others_were_here_lately_and_as_the_operator_set_t
     assert back.begin(20.1).limits == LIMITS
 
 
+def test_those_who_compute_yield_to_those_who_are_held_if_they_get_nowhere() -> None:
+    """Their blocks may be with those who are held, and answers of others make steps all the while."""
+    back = StandingBack(replace(LIMITS, max_sequences=4))
+    back.opened(spec("a", 2), 0.0)
+    back.opened(spec("b", 2), 0.0)
+    free = 0
+    for tick in range(500):
+        now = tick * 0.02
+        back.opened(spec(f"i{tick}", 0), now)
+        back.answered(f"i{tick}")
+        back.begin(now)
+        if tick < 50:
+            back.answered("a")
+            assert tick == 0 or back.holds("b"), "while one gets on the other waits"
+        free += not back.holds("b")
+    assert free >= 4 * 5
+
+
+def test_who_comes_first_after_a_long_rest_is_not_taken_for_one_who_has_waited_all_the_while() -> None:
+    back = StandingBack(LIMITS)
+    back.opened(spec("b", 2), 0.0)
+    back.begin(0.0)
+    back.opened(spec("i", 0), 100.0)
+    assert back.begin(100.0).held == ("b",)
+
+
+def test_a_name_that_comes_back_is_held_anew() -> None:
+    """A job that went and came again, before a step began: the engine knows nothing of its hold."""
+    back = StandingBack(LIMITS)
+    back.opened(spec("b", 2), 0.0)
+    back.opened(spec("i", 0), 0.0)
+    assert back.begin(0.0).held == ("b",)
+    back.closed("b")
+    back.opened(spec("b", 2), 0.1)
+    assert back.begin(0.1).held == ("b",)
+    back.opened(spec("b", 2), 0.2)
+    assert back.begin(0.2).held == ("b",), "also where it takes the place of the older one"
+
+
+def test_an_engine_whose_last_requests_ended_in_one_step_sleeps() -> None:
+    """One was held and met its deadline there: nobody is left whom the thread has to look after."""
+    thread = make_thread(Clock())
+    thread.add("b", [spec("b", 2, tokens=50, deadline=0.5)])
+    thread._iterate()
+    thread._clock = lambda: 0.6
+    thread.add("i", [spec("i", 0, tokens=1)])
+    thread._iterate()
+    assert {output.key.request_id for output in thread.take() if output.finish_reason} == {"i", "b"}
+    assert not thread._has_runnable
+
+
+async def test_a_worker_with_one_batch_job_leaves_to_others_what_it_has_no_places_for(
+    start_worker: StartWorker, client: Client, job: JobMaker
+) -> None:
+    long = job("long", 2000)
+    async with start_worker(model="scripted:ms_per_step=20", max_sequences=4):
+        await client.submit(long.model_copy(update={"priority": Priority.BATCH}))
+        await client.submit(long)
+        while (await client.queue.depth("scripted")).running < 2:
+            await asyncio.sleep(0.01)
+        for _ in range(12):
+            await client.submit(long)
+        await asyncio.sleep(0.5)
+        running = (await client.queue.depth("scripted")).running
+        assert running == 1 + 4 + 1, "the batch job, as many as it has places, and one ahead"
+
+
 def test_an_engine_that_can_run_only_those_who_stand_back_runs_them() -> None:
     """The one that they stand back for is held, for its reader: else nobody would ever go on."""
-    engine = Engine(ScriptedRunner(), ByteTokenizer(), limits=LIMITS, policy=FairPolicy())
-    thread = EngineThread(
-        engine,
-        notify=lambda: None,
-        observe_step=lambda _: None,
-        clock=Clock(),
-        unacknowledged_tokens=1000,
-    )
+    thread = make_thread(Clock())
     thread.add("i", [spec("i", 0)])
     thread.add("b", [spec("b", 2)])
     while thread._inbox:
         thread._obey(thread._inbox.popleft())
-    engine.hold("i")
+    thread._engine.hold("i")
     seen: list[str] = []
     for _ in range(40):
         if not thread._has_runnable:
