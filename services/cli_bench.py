@@ -95,7 +95,9 @@ def bench(
     attainment: Annotated[
         float, typer.Option(min=0.01, max=1.0, help="Share of requests that must meet them.")
     ] = _DEFAULT.attainment,
-    most_points: Annotated[int, typer.Option(min=1, help="Rates that the search tries at most.")] = _DEFAULT.most_points,
+    most_points: Annotated[
+        int, typer.Option(min=1, help="Rates that the search tries.")
+    ] = _DEFAULT.most_points,
     arrivals: Annotated[
         Arrivals | None,
         typer.Option(help="Default: the trace if there is one, else poisson.", show_default=False),

@@ -72,7 +72,7 @@ def add_webhook(
         check_tenant(tenant)
         WebhookPost(allows_private=allows_private).check_url(url)
     except WebhookRefusedError as error:
-        raise UsageError(str(error), hint="--webhook-allow-private, where tenants are trusted") from None
+        raise UsageError(str(error), hint=_way_to_allow(url)) from None
     except ValueError as error:
         raise UsageError(str(error)) from None
 
