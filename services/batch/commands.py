@@ -85,6 +85,15 @@ def add_webhook(
     return with_queue(redis_url, state_dir, put)
 
 
+def _way_to_allow(url: str) -> str | None:
+    """What would let a refused URL in, if anything does."""
+    try:
+        WebhookPost(allows_private=True).check_url(url)
+    except WebhookRefusedError:
+        return None
+    return "--webhook-allow-private, where tenants are trusted"
+
+
 def find_webhooks(tenant: str, redis_url: str | None, state_dir: Path) -> list[dict[str, Any]]:
     """A tenant's webhooks, without their secrets. Raises ServiceError."""
 
