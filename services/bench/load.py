@@ -91,7 +91,8 @@ class Load:
                 await self._drain(now, until, stopping)
             loaded.is_interrupted = self.stop.is_set()
         finally:
-            watching.stop()  # also where an error came before
+            if loaded.client is None:
+                loaded.client = watching.stop()
             loaded.end = min(loaded.end, max(loaded.start, now())) if loaded.is_interrupted else loaded.end
             for task in (sending, stopping, beside):
                 task.cancel()

