@@ -2,7 +2,7 @@
 
     .venv/bin/python ops/experiments/simulator_error.py --trace azure_llm_2023_conv.csv
     .venv/bin/python ops/experiments/simulator_error.py --trace FILE --workload bursts --output report.json
-    .venv/bin/python ops/experiments/simulator_error.py --trace FILE --service     from HTTP to SSE
+    .venv/bin/python ops/experiments/simulator_error.py --trace FILE --service     HTTP to SSE, not the engine
 
 Measures steps before and after each workload (half of --calibrate each), so that a machine whose speed
 drifts is compared with itself; then simulates the same requests, which the fit has never seen. Prints what
