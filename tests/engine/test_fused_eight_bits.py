@@ -109,7 +109,7 @@ def test_copied_and_swapped_blocks_carry_their_scales(kind: GpuKvCacheDType) -> 
 
 def test_a_cache_of_eight_bits_holds_nearly_twice_the_tokens() -> None:
     wide = replace(SMALL, head_dim=64)
-    runners = [fused_runner(wide, BFLOAT16, kv_cache_dtype=kind, blocks=3) for kind in ("auto", "fp8")]  # type: ignore[arg-type]  # names of forms
+    runners = [fused_runner(wide, BFLOAT16, kv_cache_dtype=kind, blocks=3) for kind in ("auto", "fp8")]
     plain, ours = (runner.block_bytes for runner in runners)
     assert plain / ours == pytest.approx(128 / 68)
     assert ours == block_bytes(wide, 4, torch.uint8) == runners[1]._cache.pools.nbytes // 3
