@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from headway.services.errors import UsageError
 from headway.services.step_times import StepLine
@@ -65,9 +65,9 @@ class Calibration:
 def read_calibration(path: Path) -> dict[str, Any]:
     """The file's values; raises UsageError when it is no file of JSON."""
     try:
-        read = json.loads(path.read_text())
+        read: Any = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} is no calibration: {error!r}") from None
     if not isinstance(read, dict):
         raise UsageError(f"{path} is no calibration: no object", hint="headway calibrate FILE writes one")
-    return read
+    return cast("dict[str, Any]", read)

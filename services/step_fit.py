@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -85,12 +85,13 @@ def _not_negative(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     scale = np.abs(rows).mean(axis=0)
     scale[scale == 0.0] = 1.0
     kept = list(range(rows.shape[1]))
-    solved = np.zeros(0)
+    solved: npt.NDArray[np.float64] = np.zeros(0)
     while kept:
-        solved = np.linalg.lstsq(rows[:, kept] / scale[kept], np.ones(len(rows)), rcond=None)[0]
+        least = np.linalg.lstsq(rows[:, kept] / scale[kept], np.ones(len(rows)), rcond=None)
+        solved = cast("npt.NDArray[np.float64]", least[0])
         if (solved >= 0.0).all():
             break
         del kept[int(np.argmin(solved))]
-    whole = np.zeros(rows.shape[1])
+    whole: npt.NDArray[np.float64] = np.zeros(rows.shape[1])
     whole[kept] = solved / scale[kept]
     return whole

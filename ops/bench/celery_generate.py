@@ -96,7 +96,10 @@ def serve(model: str, port: str, threads: str, server: str, folder: str) -> None
     finally:
         for child in children[::-1]:
             child.terminate()
-            child.wait(10)
+            try:
+                child.wait(5)
+            except subprocess.TimeoutExpired:  # a worker ends its task first
+                child.kill()
 
 
 if __name__ == "__main__":

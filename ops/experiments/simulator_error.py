@@ -219,7 +219,7 @@ def main() -> int:
     for row in rows:
         show(row)
     if options.output is not None:
-        kept = json.loads(options.output.read_text()) if options.output.exists() else []
+        kept: list[Any] = json.loads(options.output.read_text()) if options.output.exists() else []
         options.output.write_text(json.dumps(kept + rows, indent=2) + "\n")
     return 0 if all(is_inside(row) for row in rows) else 1
 

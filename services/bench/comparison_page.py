@@ -20,7 +20,7 @@ from headway.services.bench.chart import Axis, Chart, Series, figure
 from headway.services.bench.comparison import FIGURES, Arm, Comparison
 from headway.services.bench.comparison_table import head, load_unit, sentences, show_figure, show_ratio
 from headway.services.bench.page import details, page
-from headway.services.bench.timeline_picture import end_of, timeline
+from headway.services.bench.timeline_picture import end_of, strip_tops, timeline
 
 NO_DIFFERENCE: Final = 0.02
 """A ratio this close to 1 is not coloured: two runs of one arm differ by as much."""
@@ -30,6 +30,8 @@ _CURVES: Final = (
     ("TTFT P99", ("ttft_seconds", "p99"), "ttft_seconds"),
     ("TPOT P50", ("tpot_seconds", "p50"), "tpot_seconds"),
     ("TPOT P99", ("tpot_seconds", "p99"), "tpot_seconds"),
+    ("ITL P99", ("itl_seconds", "p99"), ""),
+    ("E2E P99", ("e2e_seconds", "p99"), "e2e_seconds"),
 )
 
 
@@ -117,16 +119,20 @@ def _distributions(comparison: Comparison) -> list[str]:
 
 
 def _timelines(comparison: Comparison) -> list[str]:
-    """Each arm's first round, on one time axis."""
+    """Each arm's first round, on the same axes."""
     shown: list[tuple[Arm, Mapping[str, Any], Sequence[str]]] = [
         (arm, point, arm.rounds[0]["request_fields"])
         for arm in comparison.arms
         if (point := _point(arm, comparison.at)) is not None
     ]
     until = max((end_of(point, fields) for _, point, fields in shown), default=0.0)
+    tops: dict[str, float] = {}
+    for _, point, fields in shown:
+        for label, top in strip_tops(point, fields).items():
+            tops[label] = max(top, tops.get(label, 0.0))
     return [
         f'<figure class="apart"><figcaption><b>{escape(arm.label)}</b></figcaption>'
-        f"{timeline(point, fields, until)}</figure>"
+        f"{timeline(point, fields, until, tops)}</figure>"
         for arm, point, fields in shown
     ]
 

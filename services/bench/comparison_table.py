@@ -21,7 +21,8 @@ def show_ratio(ratio: float | None) -> str:
     """``1.52 ×``."""
     if ratio is None:
         return ""
-    return f"{ratio:.{1 if ratio >= 10 else 2}f} \N{MULTIPLICATION SIGN}"
+    shown = f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
+    return f"{shown} \N{MULTIPLICATION SIGN}"
 
 
 def comparison_table(comparison: Comparison) -> list[str]:

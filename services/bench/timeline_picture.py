@@ -72,8 +72,19 @@ def _request(row: Mapping[str, Any], phases: Mapping[str, Sequence[Sequence[Any]
     )
 
 
-def timeline(point: Mapping[str, Any], fields: Sequence[str], until: float | None = None) -> str:
-    """The drawing with its legend; ``until``: the end of its time, so that several have the same."""
+def strip_tops(point: Mapping[str, Any], fields: Sequence[str]) -> dict[str, float]:
+    """The largest value of each strip, by its label."""
+    strips = [*_open_strips(requests_of(point, fields), end_of(point, fields)), *_step_strips(point)]
+    return {strip.label: strip.top for strip in strips}
+
+
+def timeline(
+    point: Mapping[str, Any],
+    fields: Sequence[str],
+    until: float | None = None,
+    tops: Mapping[str, float] | None = None,
+) -> str:
+    """The drawing with its legend; ``until`` and ``tops`` end its axes, so that several have the same."""
     requests = requests_of(point, fields)
     if not requests:
         return ""
@@ -96,7 +107,7 @@ def timeline(point: Mapping[str, Any], fields: Sequence[str], until: float | Non
     )
     parts += draw.axis(height - _AXIS)
     for place, strip in enumerate(strips):
-        parts += draw.strip(strip, place * (STRIP + _STRIP_GAP))
+        parts += draw.strip(strip, place * (STRIP + _STRIP_GAP), (tops or {}).get(strip.label, strip.top))
     parts += draw.rows(rows, top)
     sampled = f" Every {every}th request is drawn." if every > 1 else ""
     known = any(request.phases for request in rows)
@@ -129,6 +140,11 @@ class _Strip:
     points: Sequence[tuple[float, float]]
     colour: str
     is_stepped: bool = True
+
+    @property
+    def top(self) -> float:
+        """Its largest value; 1 where there is none above 0."""
+        return max((value for _, value in self.points), default=0.0) or 1.0
 
 
 def _open_strips(requests: Sequence[Request], end: float) -> list[_Strip]:
@@ -177,9 +193,8 @@ class _Drawing:
         """A moment's place."""
         return LEFT + min(1.0, max(0.0, seconds / self._end)) * (WIDTH - LEFT - RIGHT)
 
-    def strip(self, strip: _Strip, top: float) -> Iterator[str]:
-        """A small chart of its own height."""
-        most = max((value for _, value in strip.points), default=0.0) or 1.0
+    def strip(self, strip: _Strip, top: float, most: float) -> Iterator[str]:
+        """A small chart of values up to ``most``."""
         yield _word(LEFT - 6, top + 12, strip.label)
         yield _word(LEFT - 6, top + 26, f"≤ {most:,.0f}" if most >= 1000 else f"≤ {most:.3g}")
         yield f'<path class="grid" d="M{LEFT} {top + STRIP}H{WIDTH - RIGHT}"/>'

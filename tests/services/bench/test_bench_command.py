@@ -24,7 +24,7 @@ async def test_ctrl_c_ends_the_command_with_its_files_written_and_says_so(tmp_pa
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        while len(peer.asked) < 20 and process.returncode is None:
+        while len(peer.asked) < 40 and process.returncode is None:
             await asyncio.sleep(0.01)
         process.send_signal(signal.SIGINT)
         out, err = await asyncio.wait_for(process.communicate(), 20)

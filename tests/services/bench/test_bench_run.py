@@ -7,22 +7,25 @@ import io
 import json
 import os
 import signal
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.services.bench.conftest import Serve, quick
 from tests.services.bench.peer import Peer
 
+from headway.services.bench.answer import Outcome
 from headway.services.bench.bench_page import bench_page
 from headway.services.bench.bench_table import table
+from headway.services.bench.load import Loaded
 from headway.services.bench.progress import Progress
 from headway.services.bench.run import BenchRun
 from headway.services.bench.settings import BenchSettings
 from headway.services.errors import NotReachableError, ServiceError, UsageError
 
 
-async def measure(settings: BenchSettings) -> dict[str, Any]:
-    result = await BenchRun(settings, Progress(io.StringIO())).run()
+async def measure(settings: BenchSettings, progress: Progress | None = None) -> dict[str, Any]:
+    result = await BenchRun(settings, progress or Progress(io.StringIO())).run()
     # What is written is what is read, and every picture can be drawn of it.
     read: dict[str, Any] = json.loads(json.dumps(result, allow_nan=False))
     assert bench_page(read).endswith("</html>\n")
@@ -96,17 +99,33 @@ async def test_a_slow_reader_gets_its_whole_answer_and_is_left_out_of_the_figure
     assert 0 < point["slow_readers"] < point["requests"] == point["finished"]
 
 
+class CtrlC(Progress):
+    """Presses it as soon as something that counts has been answered."""
+
+    is_pressed = False
+
+    def watch(self, loaded: Loaded, now: float) -> None:
+        del now
+        has_answer = any(
+            answer.outcome is Outcome.FINISHED and answer.planned.seconds >= loaded.start
+            for answer in loaded.answers
+        )
+        if has_answer and not self.is_pressed:
+            self.is_pressed = True
+            os.kill(os.getpid(), signal.SIGINT)
+
+
 async def test_a_run_that_is_interrupted_keeps_what_it_has(serve: Serve) -> None:
+    settings = quick("", duration=60.0, rates=(20.0, 40.0), answer_tokens=60)
     async with serve() as url:
-        running = asyncio.create_task(measure(quick(url, duration=60.0, rates=(20.0, 40.0))))
-        await asyncio.sleep(1.0)
-        os.kill(os.getpid(), signal.SIGINT)
-        result = await asyncio.wait_for(running, 10)
+        running = measure(replace(settings, url=url), CtrlC(io.StringIO()))
+        result = await asyncio.wait_for(running, 30)
     assert result["interrupted"]
     assert len(result["points"]) == 1
     assert result["points"][0]["finished"] > 0
-    job = result["request_fields"].index("job")
-    assert all(row[job] for row in result["points"][0]["requests_sent"][:-3]), "also of those that were left"
+    job, first = (result["request_fields"].index(name) for name in ("job", "first"))
+    begun = [row for row in result["points"][0]["requests_sent"] if row[first] is not None]
+    assert all(row[job] for row in begun), "also of those that were left"
     assert "INTERRUPTED" in "\n".join(table(result))
 
 
