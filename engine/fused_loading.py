@@ -77,20 +77,12 @@ def load_fused_runner(
     config = shard.config(checkpoint.config)
     number = compute_dtype(dtype, place, {})
     chip = chip_of(place)
-    in_fixed_order = gpu.is_deterministic
-    shard = replace(shard, in_fixed_order=in_fixed_order)
-    make_product = layer_product(gpu.quantization, number, chip, in_fixed_order=in_fixed_order)
+    shard = replace(shard, in_fixed_order=gpu.is_deterministic)
+    make_product = layer_product(gpu.quantization, number, chip, in_fixed_order=gpu.is_deterministic)
     kv_number = choose_kv_number(gpu.kv_cache_dtype, config, dtype=number, block_size=block_size, chip=chip)
     kv = number if kv_number is None else INT8
-    weights_size = _weight_bytes(config, number, gpu.quantization)
-    blocks = shard.agree(
-        block_count_within(
-            config,
-            kv_cache_bytes=_kv_cache_bytes(kv_cache_bytes, weights_size, place),
-            block_size=block_size,
-            dtype=kv,
-        )
-    )
+    room = _kv_cache_bytes(kv_cache_bytes, _weight_bytes(config, number, gpu.quantization), place)
+    blocks = shard.agree(block_count_within(config, kv_cache_bytes=room, block_size=block_size, dtype=kv))
     limit = min(config.max_position, max_model_len or config.max_position, blocks * block_size)
     with torch.inference_mode():
         cache = KVCache(config, block_count=blocks, block_size=block_size, dtype=kv, device=place)
@@ -101,9 +93,9 @@ def load_fused_runner(
             place,
             shard=shard,
             make_product=make_product,
-            make_head=head_product(in_fixed_order=in_fixed_order),
+            make_head=head_product(in_fixed_order=gpu.is_deterministic),
         )
-        model = FusedModel(config, weights, tables, chip, is_deterministic=in_fixed_order)
+        model = FusedModel(config, weights, tables, chip, is_deterministic=gpu.is_deterministic)
     if gpu.has_graphs and graphs is None and place.type == "cuda":
         graphs = CudaGraphs(place)
     runner = FusedRunner(
@@ -118,12 +110,12 @@ def load_fused_runner(
         graphs=graphs if gpu.has_graphs else None,
         kernels=_in_words(chip, gpu, shard, graphs is not None),
         kv_number=kv_number,
-        is_deterministic=in_fixed_order,
+        is_deterministic=gpu.is_deterministic,
     )
     runner.hold_to_grammars(checkpoint.tokenizer, threads=MASK_THREADS)
     rows = tuple(count for count in DECODE_TOKENS if count < 2 * gpu.max_sequences)
     warm_up(runner, decode_rows=rows, times=DECODE_MEETINGS + 1 if gpu.has_graphs else 1)
-    if in_fixed_order:
+    if gpu.is_deterministic:
         runner.kernels += f", deterministic {mark_of(runner)}"  # all ranks at once: their sums meet
     return runner
 

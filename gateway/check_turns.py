@@ -6,9 +6,7 @@ import asyncio
 from collections import Counter, deque
 from contextlib import suppress
 
-
-class TurnsFullError(Exception):
-    """So many of this tenant's checks wait already."""
+from headway.gateway.errors import TurnsFullError
 
 
 class CheckTurns:

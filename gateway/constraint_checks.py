@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeAlias
 
-from headway.gateway.check_turns import CheckTurns, TurnsFullError
-from headway.gateway.errors import ApiError, invalid_request, too_many_requests, unavailable
+from headway.gateway.check_turns import CheckTurns
+from headway.gateway.errors import ApiError, TurnsFullError, invalid_request, too_many_requests, unavailable
 from headway.queueing.messages import Constraint, Job
 
 Refusal: TypeAlias = Callable[[Constraint], str | None]

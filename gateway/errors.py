@@ -78,6 +78,10 @@ class ClientGoneError(Exception):
     """The client closed the connection; nobody is left to answer."""
 
 
+class TurnsFullError(Exception):
+    """As many checks of one tenant wait for a turn as may; whoever asked makes a 429 of it."""
+
+
 def invalid_request(message: str, *, param: str | None = None, code: str = "invalid_value") -> ApiError:
     """A 400: the request can never work as it is."""
     return ApiError(400, message, param=param, code=code)

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from headway.kernels.attention_plan import AttentionShape, PagedSequence
 from headway.kernels.cases import Case, Outputs, Trial, noise
@@ -89,6 +90,20 @@ def _sequences(heads: Heads, lengths: Lengths) -> list[PagedSequence]:
     return sequences
 
 
+def _fill(cache: PagedCache, number: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+    """Noise for the pools; what keys, and then values, were made of: numbers and their scales."""
+    filled: list[tuple[Tensor, Tensor]] = []
+    halves = (cache.keys, cache.key_scales), (cache.values, cache.value_scales)
+    for seed, (pool, pool_scales) in enumerate(halves, 1):
+        exact = noise(tuple(pool.shape), torch.float32, pool.device, seed)
+        cells, scales = quantize_rows_reference(exact, number)
+        pool.copy_(cells)
+        if pool_scales is not None:
+            pool_scales.copy_(scales)
+        filled.append((cells, scales))
+    return filled
+
+
 def _prepare_attention(
     device: torch.device,
     chip: Chip,
@@ -104,17 +119,7 @@ def _prepare_attention(
     query = noise((tokens, heads.query_heads, heads.head_dim), heads.dtype, device, seed=0)
     pool = (blocks, heads.kv_heads, heads.block_size, heads.head_dim)
     cache, number = pools(pool, quantized, heads.dtype, chip, device)
-    (keys, key_scales), (values, value_scales) = (
-        quantize_rows_reference(noise(pool, torch.float32, device, seed), number) for seed in (1, 2)
-    )
-    for mine, given in (
-        (cache.keys, keys),
-        (cache.values, values),
-        (cache.key_scales, key_scales),
-        (cache.value_scales, value_scales),
-    ):
-        if mine is not None:
-            mine.copy_(given)
+    filled = _fill(cache, number)
     plan = plan_varlen(
         sequences,
         replace(heads.shape(device), has_eight_bits=quantized is not None),
@@ -139,11 +144,12 @@ def _prepare_attention(
         return (out,)
 
     def reference() -> Outputs:
+        keys, values = (cells.float() * scales.unsqueeze(-1) for cells, scales in filled)
         return (
             paged_attention_reference(
                 query,
-                keys.float() * key_scales.unsqueeze(-1),
-                values.float() * value_scales.unsqueeze(-1),
+                keys,
+                values,
                 sequences,
                 scale=scale,
                 sliding_window=heads.sliding_window,

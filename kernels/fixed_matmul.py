@@ -23,7 +23,7 @@ from torch import Tensor
 
 from headway.kernels.cases import Case, Outputs, Trial, Unit, noise
 from headway.kernels.eight_bits import fp8_type
-from headway.kernels.launch import Argument, Chip, Constant, Counts, Launch, chip_of
+from headway.kernels.launch import Argument, Chip, Counts, Launch, chip_of
 from headway.kernels.scaled_matmul import (
     FP8_SHIFT,
     GROUP,
@@ -32,7 +32,7 @@ from headway.kernels.scaled_matmul import (
     MatmulTile,
     finished,
     scaled_matmul_reference,
-    sum_kernel,
+    sum_launch,
     widened,
 )
 from headway.kernels.triton_language import Operand, constexpr, jit, tl
@@ -159,7 +159,7 @@ def fixed_matmul_launches(
     scales: dict[str, Argument | None] = {
         "weight_scale": weight_scale, "row_scale": row_scale, "bias": bias, "rows": rows, "columns": columns,
     }  # fmt: skip
-    shift: dict[str, Constant] = {"SHIFT": FP8_SHIFT if is_widened else 1.0}
+    shift = FP8_SHIFT if is_widened else 1.0
     product = Launch(
         _fixed_matmul_kernel,
         (-(-rows // tile.rows) * -(-columns // tile.columns), 1 if parts is None else count),
@@ -178,7 +178,7 @@ def fixed_matmul_launches(
             "BLOCK_M": tile.rows,
             "BLOCK_K": tile.depth,
             "FP8": is_widened,
-            **shift,
+            "SHIFT": shift,
             # Three products of rounded halves: float32's accuracy on the matrix unit, as in attention.
             "PRECISION": "tf32x3" if chip.backend == "cuda" and x.dtype == torch.float32 else "ieee",
             "SHORT_SUMS": SHORT_SUMS if is_narrow else None,
@@ -189,17 +189,7 @@ def fixed_matmul_launches(
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )
-    if parts is None:
-        return (product,)
-    block = 256
-    total = Launch(
-        sum_kernel,
-        (rows, -(-columns // block)),
-        {"parts": parts, **scales, "out": out},
-        {**shift, "PARTS": count, "BLOCK": block},
-        num_warps=128 // chip.warp_size,
-    )
-    return product, total
+    return (product,) if parts is None else (product, sum_launch(parts, scales, out, shift, chip))
 
 
 Form: TypeAlias = Literal["bfloat16", "float32", "fp8 weights", "fp8 by fp8"]

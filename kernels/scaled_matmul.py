@@ -17,13 +17,14 @@ tiles, so K is split over programs, by the weight and the chip alone; a second l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from headway.kernels.launch import Argument, Chip, Constant, Counts, Launch, chip_of
+from headway.kernels.launch import Argument, Chip, Counts, Launch, chip_of
 from headway.kernels.triton_language import Operand, constexpr, jit, tl
 
 WeightKind: TypeAlias = Literal["int8", "fp8"]
@@ -193,6 +194,21 @@ def sum_kernel(
     tl.store(out + at, done.to(out.dtype.element_ty), mask=(n < columns)[:, None])
 
 
+def sum_launch(
+    parts: Tensor, scales: Mapping[str, Argument | None], out: Tensor, shift: float, chip: Chip
+) -> Launch:
+    """Adds parts [count, rows, columns] into ``out``; ``scales``: the product's other arguments by name."""
+    count, rows, columns = parts.shape
+    block = 256
+    return Launch(
+        sum_kernel,
+        (rows, -(-columns // block)),
+        {"parts": parts, **scales, "out": out},
+        {"SHIFT": shift, "PARTS": count, "BLOCK": block},
+        num_warps=128 // chip.warp_size,
+    )
+
+
 def matmul_tile(rows: int, x_bytes: int, chip: Chip) -> MatmulTile:
     """By the rows: up to 64 the weights' bytes are the time, above it the matrix units'."""
     # HIP pipelines through registers; one buffer is all that 64 KiB of shared memory hold besides.
@@ -239,7 +255,7 @@ def scaled_matmul_launches(
     scales: dict[str, Argument | None] = {
         "weight_scale": weight_scale, "row_scale": row_scale, "bias": bias, "rows": rows, "columns": columns,
     }  # fmt: skip
-    shift: dict[str, Constant] = {"SHIFT": FP8_SHIFT if is_fp8 else 1.0, "PARTS": count}
+    shift = FP8_SHIFT if is_fp8 else 1.0
     product = Launch(
         _matmul_kernel,
         (-(-rows // tile.rows) * -(-columns // tile.columns), count),
@@ -257,7 +273,8 @@ def scaled_matmul_launches(
             "BLOCK_M": tile.rows,
             "BLOCK_K": tile.depth,
             "FP8": is_fp8,
-            **shift,
+            "SHIFT": shift,
+            "PARTS": count,
             "SHORT_SUMS": SHORT_SUMS if x.dtype.is_floating_point and x.element_size() == 1 else None,
             "EVEN": depth == count * split,
             "GROUP": GROUP,
@@ -265,17 +282,7 @@ def scaled_matmul_launches(
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )
-    if parts is None:
-        return (product,)
-    block = 256
-    total = Launch(
-        sum_kernel,
-        (rows, -(-columns // block)),
-        {"parts": parts, **scales, "out": out},
-        {**shift, "BLOCK": block},
-        num_warps=128 // chip.warp_size,
-    )
-    return product, total
+    return (product,) if parts is None else (product, sum_launch(parts, scales, out, shift, chip))
 
 
 def scaled_matmul_counts(rows: int, columns: int, depth: int, *, x_bytes: int = 2) -> Counts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, cast
 
 import orjson
@@ -83,9 +83,16 @@ class WebhookStore:
     async def message(self, message_id: str) -> WebhookMessage | None:
         """A message that is on its way."""
         text = await self._commands.call("GET", WebhookKeys.message(message_id))
-        return (
-            WebhookMessage(**cast("dict[str, Any]", orjson.loads(text))) if isinstance(text, bytes) else None
-        )
+        return _message(text)
+
+    async def messages(self, message_ids: Sequence[str]) -> list[WebhookMessage | None]:
+        """These messages, in their order; None: it is not on its way any more."""
+        replies = await self._all(*(("GET", WebhookKeys.message(each)) for each in message_ids))
+        return [_message(reply) for reply in replies]
+
+    async def postpone(self, message_ids: Sequence[str], due_ms: int) -> None:
+        """Let messages wait; those that have arrived meanwhile stay away."""
+        await self._all(*(("ZADD", MESSAGES_DUE, "XX", due_ms, each) for each in message_ids))
 
     async def due(self, now_ms: int, limit: int) -> tuple[str, ...]:
         """Messages whose time has come, the most overdue first."""
@@ -110,6 +117,8 @@ class WebhookStore:
         await self._commands.call("ZREM", ENDS_AWAITED, job_id)
 
     async def _all(self, *commands: tuple[str | bytes | int, ...]) -> Sequence[Reply]:
+        if not commands:
+            return ()
         replies = await self._commands.pipeline(commands)
         for reply in replies:
             if isinstance(reply, Exception):
@@ -117,7 +126,18 @@ class WebhookStore:
         return replies
 
 
+def _message(text: Reply) -> WebhookMessage | None:
+    """None: there is none, or nothing that can be read; what a newer version adds is left out."""
+    if not isinstance(text, bytes):
+        return None
+    try:
+        found: dict[str, Any] = orjson.loads(text)
+        return WebhookMessage(**{each.name: found[each.name] for each in fields(WebhookMessage)})
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
 def _webhook(text: bytes) -> Webhook:
-    fields: dict[str, Any] = orjson.loads(text)
-    fields["events"] = tuple(fields["events"])
-    return Webhook(**fields)
+    found: dict[str, Any] = orjson.loads(text)
+    found["events"] = tuple(found["events"])
+    return Webhook(**found)

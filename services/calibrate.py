@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import itertools
 import math
-import platform
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 from headway.engine.engine import Engine
@@ -26,6 +24,7 @@ from headway.services.errors import ServiceError, UsageError
 from headway.services.hardware import MODELS, StepWork
 from headway.services.live_steps import LiveSteps
 from headway.services.model_host import ModelHost, build_engine
+from headway.services.processor import processor_name
 from headway.services.settings import WorkerSettings
 from headway.services.step_fit import Measured, fit
 from headway.services.trace_file import fetch_trace
@@ -58,8 +57,8 @@ def measuring_settings(settings: WorkerSettings) -> WorkerSettings:
     )
 
 
-def load(settings: WorkerSettings) -> ModelHost:
-    """The engine; a model that cannot be loaded is a UsageError."""
+def load_host(settings: WorkerSettings) -> ModelHost:
+    """The model on an engine of these settings. Raises UsageError for one that cannot be loaded."""
     try:
         return build_engine(settings)
     except ModelError as error:
@@ -134,15 +133,8 @@ class StepWatch:
                 self._computed.pop(output.key.request_id, None)
 
     def _work(self, step: StepEvent) -> StepWork:
-        new = context = 0
-        pairs = 0.0
-        for key, tokens in zip(step.keys, step.tokens, strict=True):
-            start = self._computed[key.request_id]
-            self._computed[key.request_id] = start + tokens
-            new += tokens
-            context += start + tokens
-            pairs += tokens * (start + 0.5 * tokens)
-        return StepWork(new, context, pairs, sum(step.samples))
+        new = zip((key.request_id for key in step.keys), step.tokens, strict=True)
+        return StepWork.after(self._computed, new, sum(step.samples))
 
     def _specs(self, is_short: bool) -> Iterator[RequestSpec]:
         """Requests of all lengths, evenly on a logarithmic scale: there are many short ones everywhere."""
@@ -164,7 +156,7 @@ def _log_uniform(drawn: random.Random, low: int, high: int) -> int:
 def calibrate(settings: WorkerSettings, seconds: float, show: Show = show_nothing) -> Calibration:
     """Load, measure, fit. Raises UsageError for a model that is not there, ServiceError for too few steps."""
     show(f"loading {settings.model}")
-    host = load(measuring_settings(settings))
+    host = load_host(measuring_settings(settings))
     watch = StepWatch(host, settings.max_sequences)
     watch.warm_up()
     watch.measure(seconds, show=show)
@@ -217,15 +209,5 @@ def calibration_of(host: ModelHost, settings: WorkerSettings, steps: list[Measur
         copies_beside=sizes.copies_beside,
         steps=fitted.steps,
         error_median=fitted.error_median,
-        machine=_machine(),
+        machine=processor_name(),
     )
-
-
-def _machine() -> str:
-    """The processor's name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()

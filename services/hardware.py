@@ -5,6 +5,7 @@ Bandwidths are bytes per second and per direction, rates floating-point operatio
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
@@ -20,6 +21,22 @@ class StepWork(NamedTuple):
     """Σ m(p + m/2): query-key pairs of causal attention."""
     rows: int
     """Chunks that choose a token, so pass the LM head."""
+
+    @classmethod
+    def after(cls, computed: dict[str, int], new: Iterable[tuple[str, int]], rows: int) -> StepWork:
+        """A step that brings each of these requests so many new tokens.
+
+        ``computed``, the tokens that each had before it, is carried on; who is not in it had none.
+        """
+        tokens_in_all = context = 0
+        pairs = 0.0
+        for request, tokens in new:
+            start = computed.get(request, 0)
+            computed[request] = start + tokens
+            tokens_in_all += tokens
+            context += start + tokens
+            pairs += tokens * (start + 0.5 * tokens)
+        return cls(tokens_in_all, context, pairs, rows)
 
 
 @dataclass(frozen=True, slots=True)

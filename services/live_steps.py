@@ -62,16 +62,8 @@ class LiveSteps:
 
     def _step(self, event: dict[str, Any], following: dict[str, Any] | None) -> None:
         computed: dict[str, int] = event["args"]["computed"]
-        new = context = 0
-        pairs = 0.0
-        for name, tokens in computed.items():
-            start = self._computed.get(name, 0)
-            self._computed[name] = start + tokens
-            new += tokens
-            context += start + tokens
-            pairs += tokens * (start + 0.5 * tokens)
+        work = StepWork.after(self._computed, computed.items(), event["args"]["sampled_tokens"])
         if computed and self._unknown.isdisjoint(computed):
-            work = StepWork(new, context, pairs, event["args"]["sampled_tokens"])
             self.steps.append(Measured(work, _seconds(event, following)))
 
 

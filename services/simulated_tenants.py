@@ -15,6 +15,8 @@ from headway.services.units import parse_duration
 
 ClassName = Literal["interactive", "standard", "batch"]
 PRIORITIES: Final[Mapping[ClassName, int]] = {"interactive": 0, "standard": 1, "batch": 2}
+CLASS_NAMES: Final = tuple(PRIORITIES)
+"""By priority."""
 
 
 @dataclass(frozen=True, slots=True)

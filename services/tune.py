@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, Final
 
 from headway.services.arrivals import Arrival, burst, lengths_of, replay
-from headway.services.calibrate import load
+from headway.services.calibrate import load_host
 from headway.services.engine_run import EngineRun
 from headway.services.errors import UsageError
 from headway.services.predict import predict
@@ -156,7 +156,7 @@ class Tuner:
         demands = [demand for demand in self._demands[0] if demand.seconds <= seconds]
         worker = candidate.apply(self._worker, self._limits)
         self._show(f"the real engine with {worker.max_batch_tokens} tokens, {worker.max_sequences} sequences")
-        host = load(worker)
+        host = load_host(worker)
         real = EngineRun(host.engine, host.model.tokenizer.vocab_size, self._limits.tpot_seconds)
         # Thrown away: first uses of buffers and code.
         real.run([replace(demand, seconds=0.0) for demand in demands[: worker.max_sequences]])

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is loaded, as `headway worker` does
 
 from headway.services.arrivals import Arrival, DrawLengths, Lengths, burst, lognormal_lengths, read_trace
-from headway.services.calibrate import StepWatch, calibration_of, load, measuring_settings
+from headway.services.calibrate import StepWatch, calibration_of, load_host, measuring_settings
 from headway.services.engine_run import EngineRun
 from headway.services.model_host import ModelHost
 from headway.services.predict import predict
@@ -39,6 +39,7 @@ from headway.services.traffic import Demand
 THROUGHPUT_ERROR = 0.10
 TTFT_ERROR = 0.25
 CONTEXT_TOKENS = 2048
+NAMES = ("conversations", "bursts", "long-prompts")
 LIMITS = Limits(1.0, 0.1)
 
 
@@ -54,10 +55,11 @@ class Workload:
 
 def workloads(trace: Path) -> list[Workload]:
     """Conversations at moderate load, bursts, and long prompts with short answers."""
+    conversations, bursts, long_prompts = NAMES
     return [
-        Workload("conversations", scaled(trace), 0.6),
-        Workload("bursts", bounded(lognormal_lengths(150, 50, 0.8)), 0.6, variation=3.0),
-        Workload("long-prompts", lambda drawn: Lengths(drawn.randint(800, 1800), drawn.randint(8, 24)), 0.6),
+        Workload(conversations, scaled(trace), 0.6),
+        Workload(bursts, bounded(lognormal_lengths(150, 50, 0.8)), 0.6, variation=3.0),
+        Workload(long_prompts, lambda drawn: Lengths(drawn.randint(800, 1800), drawn.randint(8, 24)), 0.6),
     ]
 
 
@@ -114,8 +116,8 @@ class EngineBench:
 
     def __init__(self, worker: WorkerSettings, seed: int) -> None:
         self._worker = worker
-        self._measured: ModelHost = load(measuring_settings(worker))
-        self._served: ModelHost = load(worker)
+        self._measured: ModelHost = load_host(measuring_settings(worker))
+        self._served: ModelHost = load_host(worker)
         self._watch = StepWatch(self._measured, worker.max_sequences)
         self._watch.warm_up()
         vocab_size = self._served.model.tokenizer.vocab_size
@@ -198,7 +200,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--trace", type=Path, required=True)
-    parser.add_argument("--workload", action="append", help="one of them; may be given several times")
+    parser.add_argument(
+        "--workload", action="append", choices=NAMES, help="one of them; may be given several times"
+    )
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--calibrate", type=float, default=60.0, metavar="SECONDS")
     parser.add_argument("--seconds", type=float, default=60.0, help="of arrivals")

@@ -66,7 +66,6 @@ class Service:
         self.live = LiveSteps(lambda: fetch_trace(metrics))
         self._random = random.Random(5)
         self._deadline = time.monotonic() + 60.0
-        self._before = 0.0
 
     def wait_ready(self) -> None:
         """Return after the first answer."""

@@ -20,6 +20,8 @@ LOOK_SECONDS: Final = 2.0
 SELDOM_SECONDS: Final = 900.0
 TURN_EXPIRES_SECONDS: Final = 10.0
 """A turn that nobody had a place for meanwhile is asked for again by then."""
+SEND_EXPIRES_SECONDS: Final = 30.0
+"""Sooner than it is asked for again."""
 QUEUE: Final = "headway"
 
 
@@ -64,7 +66,7 @@ def _add_tasks(app: Any, errands: Errands) -> None:
         for _ in range(found.turns):
             app.send_task("headway.batch", expires=TURN_EXPIRES_SECONDS)
         for message_id in found.messages:
-            app.send_task("headway.webhook", (message_id,), expires=600)
+            app.send_task("headway.webhook", (message_id,), expires=SEND_EXPIRES_SECONDS)
 
     def batch(*_asked: str) -> str | None:
         # What earlier versions asked for by its id is asked of whoever is next in line all the same.
@@ -73,8 +75,12 @@ def _add_tasks(app: Any, errands: Errands) -> None:
             app.send_task("headway.due", expires=10)
         return batch_id
 
+    def webhook(message_id: str) -> None:
+        if errands.send(message_id):  # the next message of its tenant, without waiting for the next look
+            app.send_task("headway.due", expires=10)
+
     app.task(due, name="headway.due")
     app.task(batch, name="headway.batch")
-    app.task(errands.send, name="headway.webhook")
+    app.task(webhook, name="headway.webhook")
     app.task(errands.tidy, name="headway.tidy")
     app.task(errands.keep_books, name="headway.books")

@@ -13,6 +13,7 @@ import structlog
 
 from headway.queueing.errors import QueueingError
 from headway.queueing.protocol import Queue
+from headway.services.batch.message_order import let_go, messages_to_send
 from headway.services.batch.response_ends import tell_response_ends
 from headway.services.batch.retention import sweep
 from headway.services.batch.settings import BatchSettings
@@ -29,9 +30,10 @@ _log = structlog.stdlib.get_logger("headway.batch")
 
 T = TypeVar("T")
 
-ASKED_SECONDS = 10.0
-"""What was asked for and lost with its worker is asked for again after this long."""
-DUE_AT_ONCE = 100
+GIVES_WAY_SECONDS = 10.0
+"""A turn that nobody ended by then is asked to end again."""
+SENDS_AT_ONCE = 8
+"""Tries to deliver messages in a process: beside turns, never in their places."""
 TURNS_AT_ONCE = 16
 """Asked for in one look: more than a few processes have places for."""
 SELDOM_SECONDS = 600.0
@@ -54,6 +56,7 @@ class Errands:
         self._storage = Storage(settings.files)
         self._post = WebhookPost(allows_private=settings.allows_private_webhooks)
         self._stops = threading.Event()
+        self._sends = threading.BoundedSemaphore(SENDS_AT_ONCE)
         self._places = threading.BoundedSemaphore(settings.concurrency)
         self._line = TurnLine(time.monotonic)
 
@@ -77,9 +80,16 @@ class Errands:
         finally:
             self._places.release()
 
-    def send(self, message_id: str) -> None:
-        """One try to deliver a webhook's message."""
-        self._with_queue(lambda queue: deliver(queue, self._post, message_id))
+    def send(self, message_id: str) -> bool:
+        """One try to deliver a webhook's message; False: no place is free, it is asked for again."""
+        if not self._sends.acquire(blocking=False):
+            self._with_queue(lambda queue: self._let_go(queue, message_id))
+            return False
+        try:
+            self._with_queue(lambda queue: deliver(queue, self._post, message_id))
+        finally:
+            self._sends.release()
+        return True
 
     def tidy(self) -> None:
         """Remove what has expired, and what killed processes left."""
@@ -88,6 +98,10 @@ class Errands:
     def keep_books(self) -> None:
         """Write down what each tenant used on days that are over."""
         self._with_queue(lambda queue: self._seldom(queue, "books", self._write_usage))
+
+    async def _let_go(self, queue: Queue, message_id: str) -> None:
+        message = await queue.webhook_store.message(message_id)
+        await let_go(queue, message_id, None if message is None else message.tenant)
 
     async def _sweep(self, queue: Queue) -> None:
         await sweep(queue, self._storage, self._settings.step.file_keep_seconds)
@@ -104,11 +118,10 @@ class Errands:
         store = queue.batch_store
         waiting = await self._line.look(store)
         for batch_id in self._line.to_give_way():
-            await store.take_turn(give_way(batch_id), "", ASKED_SECONDS)
+            await store.take_turn(give_way(batch_id), "", GIVES_WAY_SECONDS)
         await tell_response_ends(queue)
-        due = await queue.webhook_store.due(await store.now_ms(), DUE_AT_ONCE)
-        messages = [each for each in due if await store.take_turn(f"asked:{each}", "", ASKED_SECONDS)]
-        return Due(min(waiting, TURNS_AT_ONCE), tuple(messages))
+        messages = await messages_to_send(queue, await store.now_ms())
+        return Due(min(waiting, TURNS_AT_ONCE), messages)
 
     async def _next_turn(self, queue: Queue) -> str | None:
         batch_id = await self._line.next(queue.batch_store)

@@ -27,7 +27,7 @@ async def lines_in_flight(
 ) -> int:
     """How many lines of one batch may be in the queue now, ``most`` at most. Raises QueueUnavailableError."""
     models = models[:MODELS_LOOKED_AT]
-    if not [True for model in models if await _serves_others(queue, model, now_ms)]:
+    if not any([await _serves_others(queue, model, now_ms) for model in models]):
         return most
     places = sum(card.max_running for card in workers if card.model in models)
     batches = min(MOST_BATCHES, max(1, await queue.batch_store.count_open()))

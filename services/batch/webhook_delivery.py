@@ -12,6 +12,7 @@ import structlog
 from headway.queueing.errors import QueueUnavailableError
 from headway.queueing.protocol import Queue
 from headway.queueing.webhook_store import Webhook, WebhookMessage
+from headway.services.batch.message_order import TURN_SECONDS, let_go
 from headway.services.batch.webhook_post import WebhookFailedError, WebhookPost, WebhookRefusedError
 from headway.services.batch.webhook_signature import signed_headers
 
@@ -20,8 +21,6 @@ _log = structlog.stdlib.get_logger("headway.batch")
 PAUSES_SECONDS: Final = (5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000)
 """After each failed try: as Standard Webhooks recommends, some three days in all."""
 KEEP_MS: Final = 4 * 86_400_000
-TURN_SECONDS: Final = 40.0
-"""More than a try can take."""
 
 
 async def deliver(queue: Queue, post: WebhookPost, message_id: str) -> None:
@@ -29,6 +28,7 @@ async def deliver(queue: Queue, post: WebhookPost, message_id: str) -> None:
     store = queue.batch_store
     if not await store.take_turn(f"send:{message_id}", "", TURN_SECONDS):
         return
+    message: WebhookMessage | None = None
     try:
         message = await queue.webhook_store.message(message_id)
         webhook = None if message is None else await _webhook_of(queue, message)
@@ -39,7 +39,7 @@ async def deliver(queue: Queue, post: WebhookPost, message_id: str) -> None:
     finally:
         with suppress(QueueUnavailableError):
             await store.end_turn(f"send:{message_id}", "")
-            await store.end_turn(f"asked:{message_id}", "")
+            await let_go(queue, message_id, None if message is None else message.tenant)
 
 
 async def _webhook_of(queue: Queue, message: WebhookMessage) -> Webhook | None:

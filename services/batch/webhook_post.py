@@ -59,6 +59,8 @@ class WebhookPost:
             raise WebhookRefusedError("a webhook's URL begins with https://")
         if port not in (None, 443, 8443):
             raise WebhookRefusedError(f"port {port} is not one of a webhook's (443, 8443)")
+        if _is_address(parts.hostname) and not is_public(parts.hostname):
+            raise WebhookRefusedError(f"{parts.hostname} is not an address of the public Internet")
 
     def post(self, url: str, headers: Mapping[str, str], body: bytes) -> None:
         """Deliver; returns once the receiver answered 2xx. Raises WebhookFailedError, and as check_url."""
@@ -128,6 +130,15 @@ def _cut_after(seconds: float, link: socket.socket) -> Generator[None]:
 def _cut(link: socket.socket) -> None:
     with suppress(OSError):
         link.shutdown(socket.SHUT_RDWR)
+
+
+def _is_address(host: str) -> bool:
+    """Whether a URL's host is an address, and not a name that has one."""
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
 
 
 def is_public(address: str) -> bool:

@@ -19,6 +19,7 @@ from celery.exceptions import SecurityWarning  # type: ignore[import-untyped]  #
 
 from headway import __version__
 from headway.services.batch.celery_app import QUEUE, make_app
+from headway.services.batch.errands import SENDS_AT_ONCE
 from headway.services.batch.settings import BatchSettings
 from headway.services.batch.storage import Storage
 from headway.services.connection import checked_queue, close_queue
@@ -49,7 +50,8 @@ def run_batch_worker(settings: BatchSettings) -> int:
     clock = EmbeddedService(app, thread=True, scheduler_cls=Scheduler)
     worker = app.Worker(
         pool="threads",
-        concurrency=settings.concurrency + 2,  # what is due must be seen while every turn is taken
+        # What is due must be seen while every turn is taken and every receiver is slow.
+        concurrency=settings.concurrency + SENDS_AT_ONCE + 2,
         queues=[QUEUE],
         hostname=f"batch-{os.getpid()}@{socket.gethostname()}",
         loglevel=settings.log_level.upper(),

@@ -14,6 +14,7 @@ from headway.services.bench.bench_table import (
     limit,
     limits_sentence,
     load_name,
+    load_of,
     number,
     percent,
     seconds,
@@ -27,7 +28,7 @@ _LIMITS = {"ttft_seconds": "TTFT", "tpot_seconds": "TPOT", "e2e_seconds": "E2E"}
 
 
 def bench_page(result: Mapping[str, Any]) -> str:
-    """The whole file."""
+    """HTML that stands alone, of what ``headway bench --json`` writes."""
     points = result["points"]
     model = result["target"]["model"]
     parts = [f"<h1>{escape(model)}</h1>"]
@@ -94,11 +95,6 @@ def load_axis(points: Sequence[Mapping[str, Any]]) -> Axis:
     """Of the rates, or of the clients."""
     label = "clients" if points[0]["concurrency"] is not None else "requests sent per second"
     return Axis(label, lambda value: f"{value:g}")
-
-
-def load_of(point: Mapping[str, Any]) -> float:
-    """Where a point lies on that axis."""
-    return float(point["rate"] or point["concurrency"])
 
 
 def line_of(points: Sequence[Mapping[str, Any]], *path: str) -> list[tuple[float, float]]:

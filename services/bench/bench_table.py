@@ -86,6 +86,11 @@ def value_at(figures: Mapping[str, Any], path: tuple[str, ...]) -> Any:
     return value  # pyright: ignore[reportUnknownVariableType]  # JSON
 
 
+def load_of(point: Mapping[str, Any]) -> float:
+    """A point's rate, or its clients."""
+    return float(point["rate"] if point["concurrency"] is None else point["concurrency"])
+
+
 def load_name(point: Mapping[str, Any]) -> str:
     """The head of a point's column."""
     if point["concurrency"] is not None:
@@ -94,7 +99,7 @@ def load_name(point: Mapping[str, Any]) -> str:
 
 
 def table(result: Mapping[str, Any]) -> list[str]:
-    """All lines."""
+    """The lines of the table, of what ``headway bench --json`` writes."""
     points = result["points"]
     lines = heading(result)
     if points:

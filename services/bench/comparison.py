@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from headway.services.bench.bench_table import value_at
+from headway.services.bench.bench_table import load_of, value_at
 from headway.services.bench.knee import Knee, find_knee
 from headway.services.errors import UsageError
 
@@ -122,11 +122,6 @@ class Comparison:
                 if arm.points(load)
             ],
         }
-
-
-def load_of(point: Mapping[str, Any]) -> float:
-    """A point's rate, or its clients."""
-    return float(point["rate"] if point["concurrency"] is None else point["concurrency"])
 
 
 def read_arms(files: Sequence[Path], labels: Sequence[str]) -> tuple[Arm, ...]:

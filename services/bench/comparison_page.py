@@ -36,7 +36,7 @@ _CURVES: Final = (
 
 
 def comparison_page(comparison: Comparison) -> str:
-    """The whole file."""
+    """HTML that stands alone."""
     arms = comparison.arms
     title = " against ".join(arm.label for arm in arms)
     work = arms[0].rounds[0]["work"]["summary"]

@@ -26,7 +26,7 @@ def show_ratio(ratio: float | None) -> str:
 
 
 def comparison_table(comparison: Comparison) -> list[str]:
-    """All lines."""
+    """The lines of the table, and what speaks against it."""
     arms = comparison.arms
     width = max(22, *(len(arm.label) + 2 for arm in arms))
     lines = [f"{'':{_NAME_WIDTH}}" + "".join(f"{head(arm):>{width}}" for arm in arms)]

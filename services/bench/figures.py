@@ -19,12 +19,12 @@ from typing import Any, Final
 from headway.services.bench.answer import Answer, Outcome
 from headway.services.bench.load import Loaded
 from headway.services.bench.settings import Slos
+from headway.services.simulated_tenants import CLASS_NAMES
 from headway.services.simulation_report import jain_index, percentile
 
 PERCENTS: Final = (50, 95, 99)
 CURVE_POINTS: Final = 100
 """Quantiles that are kept of each distribution, for pictures."""
-PRIORITY_NAMES: Final = ("interactive", "standard", "batch")
 
 
 def point_figures(loaded: Loaded, slos: Slos, weights: Mapping[str, float]) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def classes_of(judged: Sequence[Answer], slos: Slos, span: float) -> list[dict[s
     """The figures of each class that was asked for."""
     groups = [
         (name, [answer for answer in judged if answer.planned.demand.priority == place])
-        for place, name in enumerate(PRIORITY_NAMES)
+        for place, name in enumerate(CLASS_NAMES)
     ]
     return [
         {"class": name, "requests": len(mine), **group(mine, slos, span)} for name, mine in groups if mine

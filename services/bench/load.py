@@ -22,6 +22,8 @@ PREPARED: Final = 32
 """Requests that are made ready before they are due: their making must not make them late."""
 REST_SECONDS: Final = 0.05
 """Of a client in closed loop whose request was refused without a word of when to come again."""
+BACKLOG_NUMBERS: Final = 10_000_000
+"""From here on, beyond those that arrive: prompts are drawn by number, and none may come twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +34,6 @@ class Point:
     """Of its place in the run, as prompts and arrivals are drawn by it."""
     rate: float | None = None
     concurrency: int | None = None
-
-    @property
-    def load(self) -> float:
-        """Where it is drawn on the axis."""
-        return float(self.rate or self.concurrency or 0.0)
 
 
 @dataclass(slots=True)
@@ -114,7 +111,7 @@ class Load:
                 return
             coming = self._work.open_loop(point.rate or 1.0, loaded.end, f"{self._settings.seed}")
             senders.create_task(self._dispatch(coming, loaded, now))
-            numbers = count(10_000_000)
+            numbers = count(BACKLOG_NUMBERS)
             for backlog in self._work.backlogs():
                 planned = self._work.planned(backlog.demands, f"{self._settings.seed} {backlog.tenant}")
                 for _ in range(backlog.waiting):
@@ -172,7 +169,7 @@ class Load:
     ) -> None:
         """One place of a backlog: as soon as its request gets a first token, the next one waits."""
         while now() < loaded.end:
-            planned = replace(next(coming), number=next(numbers), seconds=now())
+            planned = replace(next(coming), number=next(numbers))
             request = self._ready(planned, loaded)
             answer = Answer(replace(planned, seconds=now()))
             task = self._start(answer, request, loaded, now)

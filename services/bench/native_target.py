@@ -17,11 +17,12 @@ from headway.queueing.errors import (
 from headway.queueing.events import EndEvent
 from headway.queueing.messages import Job
 from headway.services.bench.answer import Answer, Outcome, Planned
-from headway.services.bench.openai_target import PRIORITY_NAMES, WHOLE
+from headway.services.bench.openai_target import WHOLE
 from headway.services.bench.settings import BenchSettings
 from headway.services.bench.target import Facts, Now
 from headway.services.connection import checked_queue
 from headway.services.errors import ServiceError, UsageError
+from headway.services.simulated_tenants import CLASS_NAMES
 from headway.services.traffic import Demand
 
 _STATUS: Final[tuple[tuple[type[QueueingError], int], ...]] = (
@@ -92,7 +93,7 @@ class NativeTarget:
             "model": self._model,
             **self._input(text),
             "tenant": demand.tenant or "default",
-            "priority": PRIORITY_NAMES[demand.priority],
+            "priority": CLASS_NAMES[demand.priority],
             "deadline_seconds": demand.deadline_seconds,
             "sampling": {
                 "max_tokens": demand.answer_tokens,

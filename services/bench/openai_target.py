@@ -14,11 +14,11 @@ from headway.services.bench.settings import BenchSettings
 from headway.services.bench.sse_connection import Address, Dialler, SseConnection, request_bytes
 from headway.services.bench.target import Facts, Now
 from headway.services.errors import NotReachableError, ServiceError, UsageError
+from headway.services.simulated_tenants import CLASS_NAMES
 from headway.services.traffic import Demand
 
 ASK_SECONDS: Final = 60.0
 """For what is asked before the load."""
-PRIORITY_NAMES: Final = ("interactive", "standard", "batch")
 WHOLE: Final = frozenset({"stop", "length"})
 OWN_LIMITS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS})
 """What a connection fails with where this machine has no more files or ports for it."""
@@ -138,7 +138,7 @@ class OpenAiTarget:
         headers = self._headers(demand.tenant)
         if settings.tenants is not None and demand.tenant:  # else as any client would ask
             headers["X-Tenant"] = demand.tenant
-            headers["X-Priority"] = PRIORITY_NAMES[demand.priority]
+            headers["X-Priority"] = CLASS_NAMES[demand.priority]
         if demand.deadline_seconds is not None:
             headers["X-Deadline"] = f"{demand.deadline_seconds:g}"
         request = request_bytes(self._address, "POST", self._path, headers, orjson.dumps(body))

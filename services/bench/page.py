@@ -11,7 +11,7 @@ _STYLE: Final = Path(__file__).with_name("report.css")
 
 
 def page(title: str, parts: Iterable[str]) -> str:
-    """The whole file."""
+    """An HTML document of these parts, with its style in it."""
     style = _STYLE.read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -102,17 +102,17 @@ class SseConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Of httptools."""
+        """Called by httptools for each header."""
         self.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
-        """Of httptools."""
+        """Called by httptools: from here on it is known whether a stream comes."""
         self.status = self._parser.get_status_code()
         is_stream = self.headers.get(b"content-type", b"").startswith(b"text/event-stream")
         self._is_heard = self._hear is not None and self.status == 200 and is_stream
 
     def on_body(self, body: bytes) -> None:
-        """Of httptools: hand on every whole line of data."""
+        """Called by httptools: hand on every whole line of data."""
         if not self._is_heard or self._hear is None:
             self.body += body
             if len(self.body) > MOST_BODY_BYTES:
@@ -126,7 +126,7 @@ class SseConnection(asyncio.Protocol):
                 self._hear(line[5:].strip())
 
     def on_message_complete(self) -> None:
-        """Of httptools."""
+        """Called by httptools at the answer's end."""
         self.is_whole = True
         self.close()
 

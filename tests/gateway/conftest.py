@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import httpx
 import pytest
@@ -24,6 +25,7 @@ from headway.gateway.gateway import Gateway
 from headway.gateway.settings import GatewaySettings
 from headway.queueing.memory_queue import MemoryQueue
 from headway.queueing.protocol import Queue
+from headway.services.batch.storage import Storage
 from headway.services.constraint import constraint_refusal
 
 SETTINGS = GatewaySettings(
@@ -143,6 +145,12 @@ def logs() -> Generator[list[EventDict]]:
 async def rig() -> AsyncGenerator[Rig]:
     async with over(MemoryQueue(), Script()) as made:
         yield made
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    """A place for files, in a folder of the test's own."""
+    return Storage(str(tmp_path / "files"))
 
 
 @pytest.fixture

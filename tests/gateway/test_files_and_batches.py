@@ -2,42 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from pathlib import Path
 
 import httpx
 import openai
-import orjson
 import pytest
-from fastapi import FastAPI
-from prometheus_client import CollectorRegistry
-from tests.gateway.conftest import SETTINGS, Rig
+from tests.gateway.conftest import Rig
+from tests.gateway.file_posts import LINES, app_of, create, names_in, upload
 
-from headway.gateway.app import create_app
 from headway.queueing.batch import BatchFault, Outcome, Tally
-from headway.services.batch.storage import GatewayBlobs, Storage
-
-LINES = b'{"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{}}\n'
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> Storage:
-    return Storage(str(tmp_path / "files"))
-
-
-def app_of(rig: Rig, storage: Storage, **changes: object) -> FastAPI:
-    return create_app(
-        rig.queue,
-        replace(SETTINGS, **changes),  # type: ignore[arg-type]  # the test names real settings
-        registry=CollectorRegistry(),
-        clock=time.monotonic,
-        wall_clock=time.time,
-        blobs=GatewayBlobs(storage),
-    )
+from headway.services.batch.storage import Storage
 
 
 @pytest.fixture
@@ -53,10 +28,6 @@ async def openai_client(rig: Rig, storage: Storage) -> AsyncIterator[openai.Asyn
         openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
     ):
         yield client
-
-
-def names_in(storage: Storage) -> list[str]:
-    return [name for name, _ in storage.names("files")]
 
 
 async def test_a_file_is_kept_listed_downloaded_and_deleted(rig: Rig, storage: Storage) -> None:
@@ -245,57 +216,6 @@ async def test_a_tenant_has_a_bounded_number_of_batches_and_is_told_what_to_do(
     assert (await create(http, file_id)).status_code == 200
 
 
-async def test_the_same_idempotency_key_and_body_name_the_same_batch(
-    http: httpx.AsyncClient, rig: Rig
-) -> None:
-    file_id = await upload(http)
-    once = {"Idempotency-Key": "monday"}
-    made = await asyncio.gather(*(create(http, file_id, once, metadata={"a": "1"}) for _ in range(8)))
-    assert {response.status_code for response in made} == {200}
-    (batch_id,) = {response.json()["id"] for response in made}
-    assert await rig.queue.batch_store.open_batches() == (batch_id,)
-    await http.delete(f"/v1/files/{file_id}")
-    assert (await create(http, file_id, once, metadata={"a": "1"})).json()["id"] == batch_id
-    other = await upload(http)
-    refused = await create(http, other, once, metadata={"a": "1"})
-    error = refused.json()["error"]
-    assert (refused.status_code, error["code"], error["param"]) == (
-        409,
-        "idempotency_conflict",
-        "Idempotency-Key",
-    )
-    assert batch_id in error["message"]
-    theirs = once | {"X-Tenant": "other"}
-    file_of_theirs = await upload(http, {"X-Tenant": "other"})
-    assert (await create(http, file_of_theirs, theirs)).json()["id"] != batch_id, "a key is its tenant's"
-    assert (await create(http, other, {"Idempotency-Key": "x" * 256})).status_code == 400
-
-
-async def test_a_batch_that_was_refused_leaves_its_idempotency_key_free(http: httpx.AsyncClient) -> None:
-    once = {"Idempotency-Key": "monday"}
-    assert (await create(http, "file-none", once)).status_code == 400
-    assert (await create(http, await upload(http), once)).status_code == 200
-
-
-async def test_the_same_idempotency_key_and_upload_name_the_same_file(
-    http: httpx.AsyncClient, rig: Rig, storage: Storage
-) -> None:
-    once = {"Idempotency-Key": "monday"}
-    first = await upload(http, once)
-    assert await upload(http, once) == first
-    assert (names_in(storage), await rig.queue.batch_store.count_files("default")) == ([first], 1)
-    refused = await http.post(
-        "/v1/files", files={"file": ("in.jsonl", b"other")}, data={"purpose": "batch"}, headers=once
-    )
-    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "idempotency_conflict")
-    assert (names_in(storage), await rig.queue.batch_store.count_files("default")) == ([first], 1)
-    assert (await create(http, first, once)).status_code == 409, "a batch is no upload"
-    await http.delete(f"/v1/files/{first}")
-    second = await upload(http, once)
-    assert second != first
-    assert await upload(http, once) == second
-
-
 async def test_an_input_that_expires_before_the_batch_must_end_is_refused_with_what_to_do(
     http: httpx.AsyncClient,
 ) -> None:
@@ -325,21 +245,3 @@ async def test_bad_questions_to_a_list_are_refused(http: httpx.AsyncClient, quer
 async def test_a_gateway_without_a_place_for_files_has_no_such_routes(rig: Rig) -> None:
     async with rig.client() as http:
         assert (await http.get("/v1/files")).status_code == 404
-
-
-async def upload(
-    http: httpx.AsyncClient, headers: dict[str, str] | None = None, purpose: str = "batch"
-) -> str:
-    response = await http.post(
-        "/v1/files", files={"file": ("in.jsonl", LINES)}, data={"purpose": purpose}, headers=headers
-    )
-    assert response.status_code == 200, response.text
-    file_id: str = response.json()["id"]
-    return file_id
-
-
-async def create(
-    http: httpx.AsyncClient, file_id: str, headers: dict[str, str] | None = None, **changes: object
-) -> httpx.Response:
-    body = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
-    return await http.post("/v1/batches", content=orjson.dumps(body | changes), headers=headers)

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
-import yaml
 from tests.conftest import missing
+from tests.ops.chart import (
+    BUCKET,
+    CHART,
+    MODEL,
+    TRIAL,
+    VOLUME,
+    Manifest,
+    container,
+    environment,
+    of_kind,
+    render,
+)
 from tests.ops.conftest import ROOT
 
-CHART: Final = ROOT / "ops/helm/headway"
 VERSIONS: Final = ("1.27", "1.34")
 """The chart's oldest, and a new one."""
 INFORMATION: Final = 1
 """Of the linter's severities: what may stay, such as that a chart could have an icon."""
-TRIAL: Final = {"valkey": {"enabled": True}}
-MODEL: Final = {"name": "big", "model": "/models/big", "servedName": "org/big", "maxSequences": 64}
 SCALED: Final = MODEL | {"autoscaling": {"enabled": True, "minReplicas": 0, "waitSeconds": 7}}
 EVERYTHING: Final = {
     "redis": {"existingSecret": "queue", "existingSecretKey": "url"},
@@ -32,8 +41,6 @@ EVERYTHING: Final = {
     },
     "models": [SCALED | {"gpus": 2, "sharedMemory": "1Gi", "modelsClaim": "weights", "drainSeconds": 50}],
 }
-BUCKET: Final = {"files": {"url": "s3://bucket/prod", "existingSecret": "s3-keys"}}
-VOLUME: Final = {"files": {"create": True, "size": "5Gi", "storageClass": "shared"}}
 CASES: Final = {
     "trial": TRIAL,
     "everything": EVERYTHING | BUCKET,
@@ -41,37 +48,6 @@ CASES: Final = {
     | VOLUME
     | {"redis": {}, "valkey": {"enabled": True, "storageClass": "fast"}},
 }
-
-Manifest = dict[str, Any]
-
-
-def render(values: Manifest) -> list[Manifest]:
-    """All manifests of the chart, with values that its schema takes."""
-    if find_spec("helm_python") is None:
-        missing("helm-python-sdk")
-    import helm_python
-
-    with helm_python.Chart.load(CHART) as chart:
-        chart.validate_schema(values)
-        texts = chart.render(values, name="demo", namespace="prod")
-    found = [
-        one for name, text in texts.items() if name.endswith(".yaml") for one in yaml.safe_load_all(text)
-    ]
-    return [manifest for manifest in found if manifest]
-
-
-def of_kind(manifests: list[Manifest], kind: str) -> dict[str, Manifest]:
-    return {one["metadata"]["name"]: one for one in manifests if one["kind"] == kind}
-
-
-def container(manifest: Manifest) -> Manifest:
-    (only,) = manifest["spec"]["template"]["spec"]["containers"]
-    found: Manifest = only
-    return found
-
-
-def environment(manifest: Manifest) -> dict[str, Any]:
-    return {item["name"]: item.get("value", item.get("valueFrom")) for item in container(manifest)["env"]}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -88,70 +64,6 @@ def test_what_the_chart_renders_is_what_kubernetes_takes(values: Manifest, versi
     for one in manifests:
         if not one["apiVersion"].startswith(("keda.sh", "monitoring.coreos.com")):
             kubernetes_validate.validate(one, version, strict=True)
-
-
-def test_gateways_serve_no_files_from_a_disk_of_their_own() -> None:
-    """The image names a folder; each pod would have another, and no batch service would find its files."""
-    gateway = of_kind(render(TRIAL), "Deployment")["demo-headway-gateway"]
-    assert environment(gateway)["HEADWAY_FILES"] == ""
-    assert container(gateway)["securityContext"]["readOnlyRootFilesystem"]
-    place = {"name": "HEADWAY_FILES", "value": "s3://bucket/files"}
-    gateway = of_kind(render(TRIAL | {"gateway": {"extraEnv": [place]}}), "Deployment")[
-        "demo-headway-gateway"
-    ]
-    assert [each for each in container(gateway)["env"] if each["name"] == "HEADWAY_FILES"] == [place]
-
-
-@pytest.mark.parametrize(
-    ("files", "place", "claim"),
-    [
-        (BUCKET["files"], "s3://bucket/prod", None),
-        (VOLUME["files"], "/files", "demo-headway-files"),
-        ({"claim": "shared"}, "/files", "shared"),
-    ],
-    ids=["bucket", "claim-of-ours", "claim-of-yours"],
-)
-def test_gateways_and_batch_services_find_each_others_files(
-    files: Manifest, place: str, claim: str | None
-) -> None:
-    manifests = render(TRIAL | {"files": files})
-    deployments = of_kind(manifests, "Deployment")
-    for name in ("demo-headway-gateway", "demo-headway-batch"):
-        assert environment(deployments[name])["HEADWAY_FILES"] == place
-        secrets = [each["secretRef"]["name"] for each in container(deployments[name]).get("envFrom", ())]
-        assert secrets == ([files["existingSecret"]] if "existingSecret" in files else [])
-        volumes = {each["name"]: each for each in deployments[name]["spec"]["template"]["spec"]["volumes"]}
-        mounts = {each["name"]: each["mountPath"] for each in container(deployments[name])["volumeMounts"]}
-        found = volumes["files"]["persistentVolumeClaim"]["claimName"] if "files" in volumes else None
-        assert (found, mounts.get("files")) == (claim, place if claim else None)
-    made = of_kind(manifests, "PersistentVolumeClaim")
-    assert set(made) == ({claim} if files.get("create") else set())
-    for each in made.values():
-        assert each["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep", "results are tenants'"
-        assert each["spec"]["accessModes"] == ["ReadWriteMany"]
-
-
-def test_without_a_place_for_files_there_is_no_batch_service_and_with_two_no_release() -> None:
-    assert "demo-headway-batch" not in of_kind(render(TRIAL), "Deployment")
-    with pytest.raises(Exception, match=r"only one of files\.url, files\.claim"):
-        render(TRIAL | {"files": {"url": "s3://bucket", "claim": "shared"}})
-
-
-def test_a_batch_services_settings_and_probes_are_the_commands() -> None:
-    asked: Manifest = {
-        "concurrency": 7,
-        "inFlight": 99,
-        "webhooks": {"allowPrivate": True},
-        "extraArgs": ["--log-level", "debug"],
-    }
-    batch = of_kind(render(TRIAL | BUCKET | {"batch": asked}), "Deployment")["demo-headway-batch"]
-    told = environment(batch)
-    assert (told["HEADWAY_BATCH_CONCURRENCY"], told["HEADWAY_BATCH_IN_FLIGHT"]) == ("7", "99")
-    assert told["HEADWAY_WEBHOOK_ALLOW_PRIVATE"] == "true"
-    assert container(batch)["args"] == ["batch", "worker", "--log-level", "debug"]
-    file = told["HEADWAY_BATCH_HEARTBEAT_FILE"]
-    for probe in ("startupProbe", "livenessProbe"):
-        assert file in " ".join(container(batch)[probe]["exec"]["command"])
 
 
 @pytest.mark.parametrize(
@@ -316,8 +228,6 @@ def test_the_chart_carries_the_rules_as_they_are(name: str) -> None:
 
 def test_the_charts_options_are_the_commands() -> None:
     """Every HEADWAY_ variable that a template sets is one that the command reads."""
-    import re
-
     commands = (ROOT / "services").glob("cli*.py")
     known = set(re.findall(r"HEADWAY_[A-Z_]+", "".join(path.read_text() for path in commands)))
     templates: list[Path] = sorted((CHART / "templates").glob("*"))

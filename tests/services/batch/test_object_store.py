@@ -13,7 +13,7 @@ import orjson
 import pytest
 from tests.conftest import missing
 from tests.gateway.conftest import Rig
-from tests.gateway.test_files_and_batches import app_of
+from tests.gateway.file_posts import app_of
 from tests.services.batch.conftest import ENDPOINT, SMALL, Service, chat_line, jsonl
 from tests.services.batch.object_store import ObjectStore, object_store
 

@@ -22,8 +22,9 @@ from tests.services.batch.batch_fleet import BatchFleet
 from tests.services.batch.webhook_receiver import Receiver, receiving
 
 from headway.gateway import unanswered
+from headway.gateway.response_ids import response_id_of
 from headway.queueing.errors import NotNowError
-from headway.queueing.events import EndReason, JobError
+from headway.queueing.events import EndReason, JobError, JobState
 from headway.queueing.redis_queue import RedisQueue
 from headway.queueing.webhook_store import EVENTS, RESPONSE_EVENTS, Webhook
 from headway.services.batch.response_ends import MOST_PAUSE_MS, tell_response_ends
@@ -205,3 +206,27 @@ async def test_a_sender_that_is_killed_in_the_middle_is_followed_by_one_that_arr
     finally:
         await asyncio.to_thread(fleet.close)
         await queue.close()
+
+
+async def test_a_response_whose_record_is_broken_stops_nobody_else(
+    rig: Rig, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await webhook_of(rig, receiver)
+    broken, whole = await post(rig), await post(rig)
+    result = rig.queue.result
+
+    async def result_or_fault(job_id: str) -> Any:
+        if response_id_of(job_id) == broken:
+            raise ValueError("what somebody wrote there is no result")
+        return await result(job_id)
+
+    monkeypatch.setattr(rig.queue, "result", result_or_fault)
+    for job_id in await awaited(rig):
+        while (await rig.queue.status(job_id)).state is not JobState.FINISHED:
+            await asyncio.sleep(0.005)
+        await rig.queue.webhook_store.await_end(job_id, 0)
+    (message_id,) = await due(rig)
+    message = await rig.queue.webhook_store.message(message_id)
+    assert message is not None
+    assert whole in message.body
+    assert len(await awaited(rig)) == 1, "it is looked at again"

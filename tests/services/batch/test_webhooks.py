@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import openai
 import orjson
@@ -21,6 +22,7 @@ from tests.services.batch.webhook_receiver import Receiver, receiving
 
 from headway.queueing.webhook_store import Webhook
 from headway.services.batch import webhook_post
+from headway.services.batch.commands import add_webhook
 from headway.services.batch.webhook_delivery import PAUSES_SECONDS, deliver
 from headway.services.batch.webhook_post import (
     WebhookFailedError,
@@ -29,6 +31,7 @@ from headway.services.batch.webhook_post import (
     is_public,
 )
 from headway.services.batch.webhook_signature import check_secret, new_secret
+from headway.services.errors import UsageError
 
 
 @pytest.fixture
@@ -123,11 +126,29 @@ def test_a_redirect_is_a_failure_and_is_not_followed(receiver: Receiver) -> None
         "https://exa mple.org/",
         "https://example.org/\r\nx: y",
         "https://[::1",
+        "https://127.0.0.1/hook",
+        "https://[fd00::1]/hook",
+        "https://169.254.169.254/latest",
     ],
 )
 def test_urls_that_are_no_webhooks_are_refused(url: str) -> None:
     with pytest.raises(WebhookRefusedError):
         WebhookPost(allows_private=False).check_url(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("http://example.org/", "--webhook-allow-private, where tenants are trusted"),
+        ("https://10.0.0.1/hook", "--webhook-allow-private, where tenants are trusted"),
+        ("https://exa mple.org/", None),
+        ("ftp://example.org/", None),
+    ],
+)
+def test_the_option_is_named_to_whom_it_would_help(url: str, hint: str | None, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        add_webhook("acme", url, "", None, tmp_path, allows_private=False)
+    assert refused.value.hint == hint
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 
 import pytest
@@ -18,7 +19,9 @@ async def test_jobs_are_posted_and_followed_and_their_tokens_counted_exactly(
     redis_url: str, start_worker: StartWorker
 ) -> None:
     queue = RedisQueue(redis_url)
-    async with start_worker(on=queue):
+    async with start_worker(on=queue), asyncio.timeout(20):
+        while not await queue.workers():  # its card is written beside its start
+            await asyncio.sleep(0.01)
         settings = quick(redis_url, cancel_ratio=0.3, answer_tokens=20)
         result = await BenchRun(settings, Progress(io.StringIO())).run()
         with pytest.raises(UsageError, match="no worker serves other"):

@@ -10,26 +10,25 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.gateway.scripted_worker import card
-from tests.queueing.conftest import stop
 from tests.server_groups import ClusterServers, TcpServer, until_replicated
+from tests.services.doctor.reports import doctor, finding, on_queue
 
 from headway.queueing import functions
 from headway.queueing.access import GATEWAY
 from headway.queueing.address import parse_address
-from headway.queueing.redis_queue import RedisQueue
 from headway.queueing.server import Server
 from headway.services import doctor_facts
-from headway.services.doctor import CHECKS, REACH, run_doctor
+from headway.services.doctor import CHECKS, REACH
 from headway.services.doctor_facts import Facts, ServerFacts
-from headway.services.doctor_report import Finding, Report, Verdict
+from headway.services.doctor_report import Finding, Verdict
 
 if TYPE_CHECKING:
     from tests.conftest import RedisServer, StartRedis
@@ -42,26 +41,6 @@ GOOD = (
     *("--maxmemory-policy", "noeviction", "--stream-node-max-bytes", "1024"),
 )
 PAGE = Path(__file__).parents[3] / "docs" / "production.md"
-
-
-def doctor(url: str) -> Report:
-    return run_doctor(url, Path("/nowhere"))
-
-
-def finding(report: Report, name: str) -> Finding:
-    return next(line.finding for line in report.lines if line.name == name)
-
-
-def on_queue(url: str, act: Callable[[Queue], Any]) -> None:
-    """Do something with a queue at a server."""
-
-    async def do() -> None:
-        queue = RedisQueue(url)
-        await queue.check_server()
-        await act(queue)
-        await queue.close()
-
-    asyncio.run(do())
 
 
 @pytest.fixture(scope="module", params=["redis7", "valkey9"])
@@ -300,50 +279,6 @@ def test_an_open_network_is_found(facts: Facts) -> None:
             encryption,
             login,
         ), url
-
-
-def test_open_mode_missing_and_hung_workers_lonely_lanes_and_dead_letters_are_found(
-    start_redis: StartRedis,
-) -> None:
-    server = start_redis()
-    on_queue(server.url, _nothing)
-    empty = doctor(server.url)
-    assert finding(empty, "api-keys") == Finding(Verdict.WARN, "none: open mode")
-    assert finding(empty, "workers") == Finding(Verdict.WARN, "none is alive")
-    on_queue(server.url, _trouble)
-    seen = doctor(server.url)
-    assert finding(seen, "workers") == Finding(Verdict.FAIL, "hung: w2")
-    assert finding(seen, "lanes") == Finding(Verdict.FAIL, "no worker for tiny (1 waiting)")
-    assert finding(seen, "dead-letters") == Finding(Verdict.WARN, "other: 1")
-
-
-def test_a_worker_whose_native_kernels_are_missing_is_told_with_the_reason(start_redis: StartRedis) -> None:
-    server = start_redis()
-    why = "torch (no C++ compiler is installed; install one)"
-
-    async def slow_and_chosen(queue: Queue) -> None:
-        await queue.heartbeat(card("w1", computation=why), ttl_seconds=60)
-        await queue.heartbeat(card("w2", computation="torch (torch was asked for)"), ttl_seconds=60)
-        await queue.heartbeat(card("w3", computation="native (q4)"), ttl_seconds=60)
-
-    on_queue(server.url, slow_and_chosen)
-    told = finding(doctor(server.url), "workers")
-    assert told == Finding(Verdict.WARN, f"several times slower than they could be: w1 by {why}")
-
-
-async def _nothing(queue: Queue) -> None:
-    await queue.workers()
-
-
-async def _trouble(queue: Queue) -> None:
-    await queue.heartbeat(card("w1"), ttl_seconds=60)
-    await queue.farewell("w1")
-    await queue.heartbeat(card("w2", model="other", step_age_seconds=100.0), ttl_seconds=60)
-    assert isinstance(queue, RedisQueue)
-    await queue.submit_body("tiny", b'{"model":"tiny","prompt":"x"}', key="waits")
-    await queue.submit_body("other", b'{"model":"other"}', key="bad")
-    (claim,) = await queue.claim("other", "w2", 1)
-    await queue.finish([replace(stop(claim, 0), dead_letter="internal_error")])
 
 
 def test_the_command_says_it_in_words_and_in_json(command: Command, start_redis: StartRedis) -> None:

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headway.services.arrivals import lognormal_lengths, poisson
-from headway.services.calibrate import StepWatch, load, measuring_settings
+from headway.services.calibrate import StepWatch, load_host, measuring_settings
 from headway.services.calibration import Calibration
 from headway.services.cli import app
 from headway.services.engine_run import EngineRun
@@ -124,7 +124,7 @@ def test_what_is_no_calibration_is_refused_with_what_to_do(tmp_path: Path) -> No
 
 def test_steps_are_measured_as_the_engine_took_them() -> None:
     worker = WorkerSettings(model=TOY, max_sequences=4)
-    watch = StepWatch(load(measuring_settings(worker)), worker.max_sequences)
+    watch = StepWatch(load_host(measuring_settings(worker)), worker.max_sequences)
     watch.measure(0.2, rounds=2)
     decodes = [step.work for step in watch.steps if step.work.new_tokens == step.work.rows]
     mixed = [step.work for step in watch.steps if step.work.new_tokens > step.work.rows]
@@ -140,7 +140,7 @@ def test_the_simulation_tells_a_machines_throughput_that_it_was_calibrated_on() 
     """The toy's own clock instead of the machine's: what is left is the difference of the two schedulers."""
     line = StepLine(((1, 0.0101), (101, 0.0201)), 0.0, 0.0, 0.0)
     worker = WorkerSettings(model="scripted:ms_per_step=10,us_per_token=100", max_sequences=4)
-    host = load(worker)
+    host = load_host(worker)
     arrivals = list(poisson(6.0, 1.5, lognormal_lengths(60, 8), random.Random(4)))
     demands = [
         Demand(arrival.seconds, "default", 0, arrival.lengths.prompt_tokens, arrival.lengths.answer_tokens)
@@ -195,7 +195,7 @@ def live_trace(host: ModelHost) -> dict[str, Any]:
 
 def test_steps_of_a_live_worker_are_those_that_it_took_and_unseen_beginnings_are_left_out() -> None:
     worker = WorkerSettings(model=TOY, max_sequences=4)
-    host = load(measuring_settings(worker))
+    host = load_host(measuring_settings(worker))
     watch = StepWatch(host, worker.max_sequences)
     watch.measure(0.02, rounds=1)
     now = [0.0]
