@@ -22,8 +22,9 @@ import yaml
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from tests.conftest import missing
+from tests.ops.chart import TRIAL, of_kind, render
 from tests.ops.conftest import ROOT
-from tests.ops.test_helm import SCALED, TRIAL, of_kind, render
+from tests.ops.test_helm import SCALED
 from tests.ops.test_monitoring import DASHBOARDS, expressions
 from tests.services.up.headway_up import eventually, running_up
 
