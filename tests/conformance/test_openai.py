@@ -252,7 +252,7 @@ def test_files_and_batches(client: OpenAI) -> None:
         client.files.create(
             file=("in.jsonl", json.dumps(line).encode()),
             purpose="batch",
-            expires_after={"anchor": "created_at", "seconds": 7200},
+            expires_after={"anchor": "created_at", "seconds": 172_800},
         )
     )
     assert client.files.content(file.id).text == json.dumps(line)

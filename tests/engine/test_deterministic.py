@@ -228,8 +228,8 @@ def test_torchs_kernels_are_refused_with_the_reason() -> None:
         load(dtype="bfloat16", cpu=CpuSettings("auto"))
 
 
-def test_a_gpu_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"--deterministic is for CPUs.*--device cpu"):
+def test_a_gpu_without_kernels_of_its_own_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"needs the GPU's own kernels.*install Triton"):
         check_deterministic(Computation(None, "they are for CPUs"), torch.device("cuda"))
 
 

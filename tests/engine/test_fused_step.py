@@ -15,13 +15,12 @@ from tests.engine.test_torch_runner import CONFIG
 from headway.engine.errors import InvariantError, ModelError
 from headway.engine.fused_loading import attention_shape
 from headway.engine.fused_step import GRAPH_TOKENS, Bucket, input_fields, pack_fused
-from headway.engine.scaled_linear import ScaledKind, ScaledLinear
+from headway.engine.scaled_linear import STORED, ScaledKind, ScaledLinear
 from headway.engine.shard import Shard
 from headway.engine.step_buffers import Field, StepBuffers
 from headway.engine.step_graphs import StepGraphs
 from headway.engine.token_counts import KnownTokens, TokenCounts
 from headway.engine.values import Admitted, Chunk, RequestKey, Sampling
-from headway.kernels.eight_bits import LARGEST
 from headway.kernels.fused_sampling import IN_PROMPT
 from headway.kernels.host_arrays import int_list, int_rows
 from headway.kernels.launch import H100
@@ -195,7 +194,7 @@ def test_counts_of_tokens_that_nobody_knows_are_refused() -> None:
         counts.slot(RequestKey("a", 0), known, 2, (), set())
 
 
-@pytest.mark.parametrize("kind", LARGEST)
+@pytest.mark.parametrize("kind", STORED)
 def test_a_product_with_weights_of_one_byte_is_near_the_exact_one(kind: ScaledKind) -> None:
     torch.manual_seed(0)
     weight, bias, x = torch.randn(40, 64), torch.randn(40), torch.randn(3, 64)
