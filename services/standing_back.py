@@ -27,8 +27,10 @@ LONGEST_SECONDS: Final = 2.0
 REST_SECONDS: Final = 0.1
 PLACES_PART: Final = 4
 """One in so many of a step's places is for batch requests where others were here lately."""
-SHORT_STEP_SECONDS: Final = 0.012
+SHORT_STEP_SECONDS: Final = 0.01
 """Of a step that batch requests share with nobody, or with answers that have begun."""
+SHORT_CHUNK_TOKENS: Final = 8
+"""The least piece of a prompt in such a step: the usual 32 tokens alone take longer than it may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ class StandingBack:
             return self.limits
         return replace(
             self.limits,
+            min_chunk_tokens=min(self.limits.min_chunk_tokens, SHORT_CHUNK_TOKENS),
             max_gap_seconds=min(self.limits.max_gap_seconds, SHORT_STEP_SECONDS),
             max_step_seconds=max(
                 self.limits.min_step_seconds, min(self.limits.max_step_seconds, SHORT_STEP_SECONDS)

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from tests.computed_once import computed_once
 from tests.engine.hugging_face import reference_model
 
 from headway.engine.checkpoint import Checkpoint, open_checkpoint
@@ -81,10 +82,17 @@ def reference(path: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def alone(
-    runner: TorchRunner, tokenizer: Tokenizer, prompts: tuple[tuple[int, ...], ...]
+    runner: TorchRunner,
+    tokenizer: Tokenizer,
+    prompts: tuple[tuple[int, ...], ...],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[tuple[int, ...], ...]:
-    """Greedy answers, computed one by one."""
-    return tuple(answers(runner, tokenizer, (prompt,))[0] for prompt in prompts)
+    """Greedy answers, computed one by one: most of a minute's work, so by one process for all."""
+
+    def compute() -> list[tuple[int, ...]]:
+        return [answers(runner, tokenizer, (prompt,))[0] for prompt in prompts]
+
+    return tuple(map(tuple, computed_once(tmp_path_factory, "smollm2-alone", compute)))
 
 
 def answers(

@@ -19,6 +19,7 @@ from headway.services.standing_back import (
     BATCH_BAND,
     LATELY_SECONDS,
     LONGEST_SECONDS,
+    SHORT_CHUNK_TOKENS,
     SHORT_STEP_SECONDS,
     StandingBack,
 )
@@ -99,7 +100,12 @@ def test_steps_are_short_while_others_were_here_lately_and_as_the_operator_set_t
     assert back.begin(1.0).limits is None, "what others need is not cut to pieces"
     back.answered("i")
     short = back.begin(1.1).limits
-    assert short == replace(LIMITS, max_gap_seconds=SHORT_STEP_SECONDS, max_step_seconds=SHORT_STEP_SECONDS)
+    assert short == replace(
+        LIMITS,
+        min_chunk_tokens=min(LIMITS.min_chunk_tokens, SHORT_CHUNK_TOKENS),
+        max_gap_seconds=SHORT_STEP_SECONDS,
+        max_step_seconds=SHORT_STEP_SECONDS,
+    )
     assert back.begin(1.2).limits is None
     assert back.begin(1.1 + LATELY_SECONDS).limits == LIMITS
     back.opened(spec("i2", 0), 20.0)
