@@ -81,7 +81,9 @@ class ClusterServers:
 
     def _node(self, *options: str) -> TcpServer:
         bus = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
-        every = (*bus, "--cluster-node-timeout", "1000", *options)
+        # Without replicas nobody takes over, and a busy machine's pause should not look like a dead node.
+        patience = "1000" if self._replicas else "5000"
+        every = (*bus, "--cluster-node-timeout", patience, *options)
         return TcpServer(self.kind, *every, port_option=self._port_option)
 
     @property

@@ -43,13 +43,13 @@ def client(up: HeadwayUp) -> Iterator[OpenAI]:
 
 
 def test_openai_chat_responses_tools_and_parse(client: OpenAI) -> None:
-    asked: dict[str, Any] = {"model": MODEL, "messages": ASK, "temperature": 0, "max_tokens": 24}
+    asked: dict[str, Any] = {"model": MODEL, "messages": ASK, "temperature": 0, "max_tokens": 6}
     whole = strict(client.chat.completions.create(**asked))
     assert whole.usage is not None
-    assert whole.usage.completion_tokens == 24
+    assert whole.usage.completion_tokens == 6
     chunks = list(client.chat.completions.create(**asked, stream=True))
     assert text_of(chunks) == whole.choices[0].message.content
-    response = strict(client.responses.create(model=MODEL, input=ASK, temperature=0, max_output_tokens=24))
+    response = strict(client.responses.create(model=MODEL, input=ASK, temperature=0, max_output_tokens=6))
     assert response.output_text == whole.choices[0].message.content
     called = client.chat.completions.create(
         model=MODEL, messages=ASK, tools=[WEATHER], tool_choice="required", max_tokens=100, seed=1
@@ -84,7 +84,7 @@ def test_a_batch_from_its_file_to_its_answers(client: OpenAI) -> None:
             "custom_id": f"line-{number}",
             "method": "POST",
             "url": "/v1/chat/completions",
-            "body": {"model": MODEL, "messages": ASK, "temperature": 0, "max_tokens": 24},
+            "body": {"model": MODEL, "messages": ASK, "temperature": 0, "max_tokens": 6},
         }
         for number in range(3)
     ]

@@ -39,6 +39,16 @@ async def hints_are_heard(url: str) -> None:
             await asyncio.sleep(0.005)
 
 
+async def all_wait(queue: RedisQueue, readers: int) -> None:
+    """Return once so many have looked, found nothing, and wait."""
+    watches = queue._reader._watches
+    async with asyncio.timeout(10):
+        while len(watches) < readers or any(
+            watch.entries is not None for of_job in watches._by_job.values() for watch in of_job
+        ):
+            await asyncio.sleep(0.002)
+
+
 async def all_read(
     queue: RedisQueue, claims: tuple[Claim, ...], after: Cursor
 ) -> list[tuple[StreamEvent, ...]]:
@@ -58,7 +68,7 @@ async def test_readers_who_follow_are_served_by_one_command_for_each_write(
         single, together = calls(raw, "xrange"), calls(raw, "xread")
         for at in range(2, 7):
             reading = asyncio.create_task(all_read(queue, claims, Cursor(at - 1)))
-            await asyncio.sleep(0.01)
+            await all_wait(queue, READERS)
             await queue.emit([emit(claim, at) for claim in claims])
             assert await reading == [(token(at),)] * READERS
         assert calls(raw, "xread") - together == 5
@@ -133,7 +143,7 @@ async def test_of_many_readers_whose_hints_are_lost_each_polls_in_its_turn_while
     await hints_are_heard(redis_url)
     with redis.Redis.from_url(redis_url) as raw:
         reading = asyncio.create_task(all_read(queue, claims, Cursor(1)))
-        await asyncio.sleep(0.02)
+        await all_wait(queue, len(claims))
         with raw.pipeline() as untold:
             for claim in claims:
                 key = claim.job_id.rpartition(":")[2]
