@@ -18,8 +18,8 @@ setup: ## install what `make up` needs into .venv
 dev: ## install what tests, linters and type checkers need into .venv
 	@ops/setup dev
 
-test: dev ## run the tests (three at a time: they wait as much as they compute)
-	@$(BIN)/pytest -n 3 --dist worksteal $(ARGS)
+test: dev ## run the tests
+	@$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 test-redis7: dev ## the fault suites on Redis 7.0 too (the contract suite runs on every server in `make test`)
 	@HEADWAY_TEST_SERVER=redis7 $(BIN)/pytest tests/faults/worker $(ARGS)

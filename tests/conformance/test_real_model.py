@@ -103,5 +103,5 @@ def test_a_batch_from_its_file_to_its_answers(client: OpenAI) -> None:
     answers = [json.loads(line) for line in client.files.content(batch.output_file_id).text.splitlines()]
     assert sorted(answer["custom_id"] for answer in answers) == ["line-0", "line-1", "line-2"]
     texts = {answer["response"]["body"]["choices"][0]["message"]["content"] for answer in answers}
-    alone = client.chat.completions.create(model=MODEL, messages=ASK, temperature=0, max_tokens=24)
+    alone = client.chat.completions.create(model=MODEL, messages=ASK, temperature=0, max_tokens=6)
     assert texts == {alone.choices[0].message.content}
