@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from headway.services.hardware import StepWork
 from headway.services.step_fit import Measured
+from headway.services.trace_file import is_step
 
 POLL_SECONDS: Final = 5.0
 """A worker keeps its last 2,048 steps: at 2 ms a step they last about four seconds, at 20 ms forty."""
@@ -69,11 +70,7 @@ class LiveSteps:
 
 def step_events(trace: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The trace's steps, in order."""
-    return (
-        event
-        for event in trace["traceEvents"]
-        if event["ph"] == "X" and event["name"].startswith("step ") and "computed" in event["args"]
-    )
+    return (event for event in trace["traceEvents"] if is_step(event) and "computed" in event["args"])
 
 
 def number_of(event: dict[str, Any]) -> int:

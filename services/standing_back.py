@@ -19,9 +19,10 @@ from typing import Final
 
 from headway.engine.limits import StepLimits
 from headway.engine.values import RequestSpec
+from headway.services.translate import BAND
 
-BATCH_BAND: Final = 2
-"""The lowest class, as ``translate.BAND`` numbers them."""
+BATCH_BAND: Final = max(BAND.values())
+"""The lowest class."""
 LATELY_SECONDS: Final = 10.0
 LONGEST_SECONDS: Final = 2.0
 REST_SECONDS: Final = 0.1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +28,11 @@ def fetch_trace(url: str) -> dict[str, Any]:
     if not isinstance(trace.get("traceEvents"), list):
         raise ServiceError(f"{url} gives no trace")
     return trace
+
+
+def is_step(event: Mapping[str, Any]) -> bool:
+    """Whether an event of a trace is a step of the worker."""
+    return bool(event["ph"] == "X" and event["name"].startswith("step "))
 
 
 def check_folder(path: Path) -> None:

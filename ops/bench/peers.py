@@ -46,6 +46,7 @@ from peer_work import Work, make_work, template_ids
 from headway.engine.checkpoint import open_checkpoint
 from headway.engine.interfaces import Tokenizer
 from headway.engine.model_source import resolve_model
+from headway.services.processor import processor_name
 
 Rounds = dict[str, dict[int, dict[int, Cell]]]
 """Arm to concurrency to round to figures."""
@@ -178,10 +179,8 @@ def messages(errors: BaseExceptionGroup[Exception]) -> list[str]:
 
 def machine(options: argparse.Namespace) -> dict[str, Any]:
     """What it ran on, and how."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {
-        "cpu": names[0] if names else platform.machine(),
+        "cpu": processor_name(),
         "cores": cores(),
         "load": [round(load, 1) for load in os.getloadavg()],
         "python": platform.python_version(),

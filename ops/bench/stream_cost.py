@@ -44,6 +44,7 @@ from headway.queueing.client import Client
 from headway.queueing.events import JobState, TokenEvent
 from headway.services.embedded import EmbeddedOptions, EmbeddedServer, find_server_binary
 from headway.services.model_host import ModelHost, build_engine
+from headway.services.processor import processor_name
 from headway.services.settings import WorkerSettings, default_cache_dir, served_name
 from headway.services.state import StateDir
 from headway.services.trace import chrome_trace
@@ -331,10 +332,8 @@ def figures_of(turns: list[Turn]) -> dict[str, dict[str, Any]]:
 
 def machine(options: argparse.Namespace) -> dict[str, Any]:
     """What it ran on."""
-    cpuinfo = Path("/proc/cpuinfo").read_text()
-    names = [line.partition(":")[2].strip() for line in cpuinfo.splitlines() if line.startswith("model name")]
     return {
-        "cpu": names[0] if names else platform.machine(),
+        "cpu": processor_name(),
         "cores": len(os.sched_getaffinity(0)),
         "load": [round(load, 1) for load in os.getloadavg()],
         "python": platform.python_version(),

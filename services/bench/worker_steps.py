@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from headway.services.trace_file import fetch_trace
+from headway.services.trace_file import fetch_trace, is_step
 
 MOST_STEPS: Final = 4096
 """Of one point, the last ones."""
@@ -48,11 +48,11 @@ def records(trace: dict[str, Any], began_unix: float, seconds: float) -> dict[st
         elif kind == "X":
             start = event["ts"] / 1e6 + shift
             end = start + event["dur"] / 1e6
-            if event["name"].startswith("step "):
+            if is_step(event):
                 earliest = start if earliest is None else min(earliest, start)
             if end < 0.0 or start > seconds:
                 continue
-            if event["name"].startswith("step "):
+            if is_step(event):
                 counted = counters.setdefault(event["ts"], {})
                 steps.append(
                     [event["ts"], start, end - start, event["args"]["requests"], _tokens(counted, event)]
