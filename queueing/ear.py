@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from headway.queueing.codec import pairs
 from headway.queueing.errors import QueueUnavailableError
 from headway.queueing.keys import LaneKeys
-from headway.queueing.messages import Priority
+from headway.queueing.messages import Priority, down_to
 from headway.queueing.protocol import Wakeup
 from headway.queueing.server import BLOCK_MS, Argument, RefusedError, Reply, Server
 
@@ -31,21 +31,22 @@ class Ear:
         self._heard = {self._control: _START, keys.wake: _START}
         self._call: asyncio.Task[Reply] | None = None
 
-    async def wait(self, *, for_work: bool, timeout_seconds: float) -> Wakeup:
+    async def wait(self, *, for_work: Priority | None, timeout_seconds: float) -> Wakeup:
         """See ``Queue.wait``."""
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_seconds
         # The bell rings when the lane stops being empty: see that it is, and wait for rings after that look.
-        if for_work and await self._has_work():
+        if for_work is not None and await self._has_work(for_work):
             return Wakeup(may_have_work=True)
         while (left := until - loop.time()) > 0:
             try:
                 wakeup = self._take_in(await self._next(left))
             except RefusedError:  # one of them is no stream
                 await self._server.fcall("headway_mend", self._keys.tag, self._worker_id)
-                return Wakeup(may_have_work=for_work)
-            if wakeup.cancelled or (for_work and wakeup.may_have_work):
-                return Wakeup(for_work and wakeup.may_have_work, wakeup.cancelled)
+                return Wakeup(may_have_work=for_work is not None)
+            has_rung = for_work is not None and wakeup.may_have_work
+            if wakeup.cancelled or has_rung:
+                return Wakeup(has_rung, wakeup.cancelled)
         return Wakeup(may_have_work=False)
 
     async def close(self) -> None:
@@ -69,8 +70,8 @@ class Ear:
             raise QueueUnavailableError("this queue was closed")
         return call.result()
 
-    async def _has_work(self) -> bool:
-        fields = [f"{what}:{band}" for what in ("jobs", "returned") for band in Priority]
+    async def _has_work(self, least: Priority) -> bool:
+        fields = [f"{what}:{band}" for what in ("jobs", "returned") for band in down_to(least)]
         rings, counts = await self._server.pipeline(
             [("XREVRANGE", self._keys.wake, "+", "-", "COUNT", 1), ("HMGET", self._keys.books, *fields)]
         )

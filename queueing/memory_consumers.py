@@ -10,6 +10,7 @@ from headway.queueing.ids import lane_of
 from headway.queueing.intake import seed_of
 from headway.queueing.memory_record import Record
 from headway.queueing.memory_side import MemorySide
+from headway.queueing.messages import Priority, down_to
 from headway.queueing.protocol import Wakeup
 from headway.queueing.worker_card import WorkerCard
 
@@ -94,17 +95,22 @@ class MemoryConsumerSide(MemorySide):
         self._store.requeue(record, "released")
         return Fenced.OK
 
-    async def wait(self, model: str, worker_id: str, *, for_work: bool, timeout_seconds: float) -> Wakeup:
+    async def wait(
+        self, model: str, worker_id: str, *, for_work: Priority | None, timeout_seconds: float
+    ) -> Wakeup:
         """See ``Queue.wait``."""
         lane_name = lane_of(model)
-        names = [f"worker:{worker_id}"] + ([f"work:{lane_name}"] if for_work else [])
-        if not self._has_work(lane_name, for_work=for_work) and not self._cancels.get(worker_id):
+        names = [f"worker:{worker_id}"] + ([] if for_work is None else [f"work:{lane_name}"])
+        if not self._has_work(lane_name, for_work) and not self._cancels.get(worker_id):
             await self._store.bells.wait(*names, timeout_seconds=timeout_seconds)
         cancelled = tuple(self._cancels.pop(worker_id, ()))
-        return Wakeup(self._has_work(lane_name, for_work=for_work), cancelled)
+        return Wakeup(self._has_work(lane_name, for_work), cancelled)
 
-    def _has_work(self, lane_name: str, *, for_work: bool) -> bool:
-        return for_work and self._store.lane(lane_name).queued_jobs > 0
+    def _has_work(self, lane_name: str, for_work: Priority | None) -> bool:
+        if for_work is None:
+            return False
+        lane = self._store.lane(lane_name)
+        return any(lane.bands[band].jobs or lane.returned[band] for band in down_to(for_work))
 
     async def heartbeat(self, card: WorkerCard, *, ttl_seconds: float) -> None:
         """See ``Queue.heartbeat``."""

@@ -34,6 +34,12 @@ class Priority(StrEnum):
     BATCH = "batch"
 
 
+def down_to(least: Priority) -> tuple[Priority, ...]:
+    """A class and all better ones, best first."""
+    classes = tuple(Priority)
+    return classes[: classes.index(least) + 1]
+
+
 class _Contract(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 

@@ -187,8 +187,13 @@ class Queue(Protocol):
         """Hand jobs back unfinished (drain): front of their band, attempts not counted."""
         ...
 
-    async def wait(self, model: str, worker_id: str, *, for_work: bool, timeout_seconds: float) -> Wakeup:
-        """Sleep until a job may be claimable (if ``for_work``), a job of ours is cancelled, or time is up."""
+    async def wait(
+        self, model: str, worker_id: str, *, for_work: Priority | None, timeout_seconds: float
+    ) -> Wakeup:
+        """Sleep until a job may be claimable, a job of ours is cancelled, or time is up.
+
+        ``for_work``: only for jobs of this class and better ones; None: for none.
+        """
         ...
 
     async def heartbeat(self, card: WorkerCard, *, ttl_seconds: float) -> None:

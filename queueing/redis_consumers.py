@@ -19,6 +19,7 @@ from headway.queueing.events import TokenEvent
 from headway.queueing.ids import JobId, lane_of
 from headway.queueing.intake import seed_of
 from headway.queueing.keys import FLEET, WORKERS, LaneKeys, card_key
+from headway.queueing.messages import Priority
 from headway.queueing.protocol import Wakeup
 from headway.queueing.redis_side import RedisSide, fenced, milliseconds
 from headway.queueing.server import Argument, Reply
@@ -113,7 +114,9 @@ class ConsumerSide(RedisSide):
         jobs = [_job(job_id, token) for job_id, token in claims]
         return await self._fenced("headway_release", jobs, *self._keeps)
 
-    async def wait(self, model: str, worker_id: str, *, for_work: bool, timeout_seconds: float) -> Wakeup:
+    async def wait(
+        self, model: str, worker_id: str, *, for_work: Priority | None, timeout_seconds: float
+    ) -> Wakeup:
         """See ``Queue.wait``."""
         name = (lane_of(model), worker_id)
         if name not in self._ears:

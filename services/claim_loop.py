@@ -30,7 +30,7 @@ MOST_PER_CLAIM: Final = 8
 KV_FULL: Final = 0.95
 """Past this share of used and promised blocks a new job would only wait here; elsewhere may be room."""
 PEEK_SECONDS: Final = 0.02
-"""A worker full of batch jobs looks so often whether somebody better waits: hints do not tell classes."""
+"""A worker full of batch jobs looks so often whether it has room for a better job: that changes by steps."""
 EMPTY_PAUSE_SECONDS: Final = 0.02
 """After a wake-up that brought nothing, because another worker was faster."""
 
@@ -88,7 +88,8 @@ class ClaimLoop:
 
     async def _turn(self, tasks: asyncio.TaskGroup) -> None:
         room = self._room()
-        most = room or await self._room_for_better()
+        beyond = 0 if room else self._room_beyond()
+        most = room or (beyond and min(beyond, await self._better_jobs()))
         claims = await self._queue.claim(self._model.name, self._worker_id, most) if most > 0 else ()
         for job in [self._table.accept(claim) for claim in claims]:
             if self._is_suspect(job) and len(self._table) > 1:
@@ -97,7 +98,7 @@ class ClaimLoop:
             elif job.phase is Phase.PREPARING:
                 tasks.create_task(self._prepare(job))
         if not claims:
-            await self._rest(for_work=room > 0)
+            await self._rest(for_work=Priority.BATCH if room else Priority.STANDARD if beyond else None)
 
     def _room(self) -> int:
         """How many more jobs are of use here now."""
@@ -114,7 +115,7 @@ class ClaimLoop:
         free = self._max_sequences + self._jobs_ahead - self._table.sequences
         return max(0, min(free, MOST_PER_CLAIM))
 
-    async def _room_for_better(self) -> int:
+    def _room_beyond(self) -> int:
         """How many jobs of better classes to take in though there is no room: batch jobs stand back for them.
 
         No more than batch jobs have places here: full of others, it leaves what waits to whoever is free.
@@ -122,10 +123,13 @@ class ClaimLoop:
         batch = self._table.batch_sequences
         if not self._is_full_of_batch or self._engine.load.waiting - batch >= self._jobs_ahead:
             return 0
-        waiting = (await self._queue.depth(self._model.name)).queued
-        better = sum(count for band, count in waiting.items() if band is not Priority.BATCH)
         beyond = max(0, self._table.sequences - self._max_sequences - self._jobs_ahead)
-        return max(0, min(better, MOST_PER_CLAIM, min(batch, self._max_sequences) - beyond))
+        return max(0, min(MOST_PER_CLAIM, min(batch, self._max_sequences) - beyond))
+
+    async def _better_jobs(self) -> int:
+        """How many jobs wait that are better than a batch's."""
+        waiting = (await self._queue.depth(self._model.name)).queued
+        return sum(count for band, count in waiting.items() if band is not Priority.BATCH)
 
     @property
     def _is_full_of_batch(self) -> bool:
@@ -145,17 +149,18 @@ class ClaimLoop:
         )
         self._table.prepared(job, outcome)
 
-    async def _rest(self, *, for_work: bool) -> None:
-        """Sleep until there is something to do: work if there is room, room if there is none."""
-        if for_work and self._was_woken:
+    async def _rest(self, *, for_work: Priority | None) -> None:
+        """Sleep until there is something to do: work of this class or a better one; room where it lacks."""
+        if for_work is not None and self._was_woken:
             self._was_woken = False
             await asyncio.sleep(EMPTY_PAUSE_SECONDS)
             return
-        seconds = PEEK_SECONDS if not for_work and self._is_full_of_batch else WAIT_SECONDS
+        seconds = PEEK_SECONDS if for_work is None and self._is_full_of_batch else WAIT_SECONDS
         waiting = asyncio.create_task(
             self._queue.wait(self._model.name, self._worker_id, for_work=for_work, timeout_seconds=seconds)
         )
-        changed = asyncio.create_task((self._stopped if for_work else self._table.changed).wait())
+        has_room = for_work is Priority.BATCH
+        changed = asyncio.create_task((self._stopped if has_room else self._table.changed).wait())
         try:
             await asyncio.wait((waiting, changed), return_when=asyncio.FIRST_COMPLETED)
         finally:

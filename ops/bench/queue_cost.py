@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headway.queueing.functions import library
+from headway.queueing.messages import Priority
 from headway.queueing.redis_queue import RedisQueue
 
 TAG: Final = "{tiny:0}"
@@ -213,7 +214,7 @@ async def claim_latency_ms(url: str, rounds: int) -> list[float]:
                 found.append((time.perf_counter() - posted) * 1e3)
                 claimed.set()
             else:
-                await worker.wait("idle", "w", for_work=True, timeout_seconds=2)
+                await worker.wait("idle", "w", for_work=Priority.BATCH, timeout_seconds=2)
 
     working = asyncio.create_task(work())
     body = b'{"model":"idle","prompt":"x"}'

@@ -64,9 +64,13 @@ local function save(books)
   if #flat > 0 then shared(books.tag, 'HSET', name(books.tag, 'lane'), unpack(flat)) end
 end
 
-local function waiting_jobs(books)
+-- In this class and those above it.
+local function waiting_jobs(books, least)
   local total = 0
-  for _, band in ipairs(BANDS) do total = total + get(books, 'jobs:' .. band) + get(books, 'returned:' .. band) end
+  for _, band in ipairs(BANDS) do
+    total = total + get(books, 'jobs:' .. band) + get(books, 'returned:' .. band)
+    if band == least then break end
+  end
   return total
 end
 
@@ -92,9 +96,9 @@ local function expected_of(books, tenant, cost, prompt)
   return usual and math.min(cost, prompt + usual) or cost
 end
 
--- Called before a job is added: workers sleep only while nothing waits.
-local function ring_if_empty(books)
-  if waiting_jobs(books) == 0 then
+-- Called before a job is added: workers sleep only while nothing waits, those full of batch jobs while nothing better does.
+local function ring_if_empty(books, band)
+  if waiting_jobs(books, band) == 0 then
     shared(books.tag, 'XADD', name(books.tag, 'wake'), 'MAXLEN', 8, '*', 'job', '')
   end
 end
@@ -129,7 +133,7 @@ end
 -- Adds a job to its tenant's backlog; `place`: its deadline, or until when it is patient.
 local function enqueue(books, key, band, tenant, cost, place, now)
   local tag = books.tag
-  ring_if_empty(books)
+  ring_if_empty(books, band)
   shared(tag, 'ZADD', name(tag, 'q', band .. ':' .. tenant), place, key)
   add(books, 'jobs:' .. band, 1)
   add_tokens(books, band, tenant, cost)

@@ -233,7 +233,7 @@ end
 -- Puts a job that was unclaimed back in front of its band.
 local function requeue(books, key, record)
   local tag, band = books.tag, band_of(record)
-  ring_if_empty(books)
+  ring_if_empty(books, band)
   shared(tag, 'RPUSH', name(tag, 'back', band), key)
   redis.call('HSET', name(tag, 'j', key), 'back', '1')
   add(books, 'returned:' .. band, 1)

@@ -21,6 +21,7 @@ from headway.queueing.events import (
     TopLogprob,
     Usage,
 )
+from headway.queueing.messages import Priority
 from headway.queueing.worker_card import WorkerCard
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def test_a_cursor_that_no_stream_can_have_is_refused(text: str) -> None:
 
 
 async def test_a_waiting_worker_is_woken_by_a_job(bench: Bench) -> None:
-    waiting = asyncio.create_task(bench.queue.wait(MODEL, "w1", for_work=True, timeout_seconds=30))
+    waiting = asyncio.create_task(bench.queue.wait(MODEL, "w1", for_work=Priority.BATCH, timeout_seconds=30))
     await asyncio.sleep(0.05)
     await bench.submit()
     assert (await waiting).may_have_work
@@ -175,35 +176,53 @@ async def test_a_worker_does_not_wait_while_jobs_wait_for_it(bench: Bench) -> No
     await bench.submit("a")
     await bench.submit("b", priority="batch")
     for _ in range(2):
-        assert (await bench.queue.wait(MODEL, "w1", for_work=True, timeout_seconds=30)).may_have_work
+        assert (
+            await bench.queue.wait(MODEL, "w1", for_work=Priority.BATCH, timeout_seconds=30)
+        ).may_have_work
         await bench.claim(1)
-    assert not (await bench.queue.wait(MODEL, "w1", for_work=True, timeout_seconds=0.05)).may_have_work
+    assert not (
+        await bench.queue.wait(MODEL, "w1", for_work=Priority.BATCH, timeout_seconds=0.05)
+    ).may_have_work
 
 
 async def test_a_waiting_worker_is_woken_by_a_job_that_comes_back(bench: Bench) -> None:
     ids = [await bench.submit(f"k{n}") for n in range(2)]
     claims = await bench.claim()
-    assert not (await bench.queue.wait(MODEL, "w2", for_work=True, timeout_seconds=0.05)).may_have_work
-    waiting = asyncio.create_task(bench.queue.wait(MODEL, "w2", for_work=True, timeout_seconds=30))
+    assert not (
+        await bench.queue.wait(MODEL, "w2", for_work=Priority.BATCH, timeout_seconds=0.05)
+    ).may_have_work
+    waiting = asyncio.create_task(bench.queue.wait(MODEL, "w2", for_work=Priority.BATCH, timeout_seconds=30))
     await asyncio.sleep(0.05)
     await bench.queue.release([(claim.job_id, claim.token) for claim in claims])
     assert (await waiting).may_have_work
     assert [claim.job_id for claim in await bench.claim(1, "w2")] == ids[:1]
-    assert (await bench.queue.wait(MODEL, "w2", for_work=True, timeout_seconds=30)).may_have_work
+    assert (await bench.queue.wait(MODEL, "w2", for_work=Priority.BATCH, timeout_seconds=30)).may_have_work
     assert [claim.job_id for claim in await bench.claim(1, "w2")] == ids[1:]
+
+
+async def test_a_worker_full_of_batch_jobs_is_woken_by_a_better_job_only(bench: Bench) -> None:
+    better = Priority.STANDARD
+    await bench.submit("b", priority="batch")
+    assert not (await bench.queue.wait(MODEL, "w1", for_work=better, timeout_seconds=0.05)).may_have_work
+    waiting = asyncio.create_task(bench.queue.wait(MODEL, "w1", for_work=better, timeout_seconds=30))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    await bench.submit("a")
+    assert (await waiting).may_have_work
+    assert (await bench.queue.wait(MODEL, "w1", for_work=better, timeout_seconds=30)).may_have_work
 
 
 async def test_a_full_worker_is_woken_by_cancels_only(bench: Bench) -> None:
     job_id = await bench.submit("mine")
     await bench.claim_one("w1")
     await bench.submit("another")
-    waiting = asyncio.create_task(bench.queue.wait(MODEL, "w1", for_work=False, timeout_seconds=30))
+    waiting = asyncio.create_task(bench.queue.wait(MODEL, "w1", for_work=None, timeout_seconds=30))
     await asyncio.sleep(0.05)
     assert not waiting.done()
     await bench.queue.cancel(job_id, "stop")
     wakeup = await waiting
     assert (wakeup.cancelled, wakeup.may_have_work) == ((job_id,), False)
-    again = await bench.queue.wait(MODEL, "w1", for_work=False, timeout_seconds=0.05)
+    again = await bench.queue.wait(MODEL, "w1", for_work=None, timeout_seconds=0.05)
     assert again.cancelled == ()
 
 

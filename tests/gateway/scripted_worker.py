@@ -22,7 +22,7 @@ from headway.queueing.events import (
     TopLogprob,
     Usage,
 )
-from headway.queueing.messages import Job, decode_job
+from headway.queueing.messages import Job, Priority, decode_job
 from headway.queueing.protocol import Queue
 from headway.queueing.worker_card import WorkerCard
 
@@ -90,7 +90,7 @@ class ScriptedWorker:
                     self._cancels.setdefault(claim.job_id, asyncio.Event())
                     jobs.create_task(self._answer(claim, self.script))
                 wakeup = await patiently(
-                    lambda: self.queue.wait(MODEL, "w1", for_work=True, timeout_seconds=5)
+                    lambda: self.queue.wait(MODEL, "w1", for_work=Priority.BATCH, timeout_seconds=5)
                 )
                 for job_id in wakeup.cancelled:
                     self._cancels.setdefault(job_id, asyncio.Event()).set()

@@ -20,7 +20,7 @@ from headway.queueing.claims import Fenced, Finish
 from headway.queueing.errors import QueueingError, ServerUnsuitableError
 from headway.queueing.events import START
 from headway.queueing.functions import library
-from headway.queueing.messages import Job
+from headway.queueing.messages import Job, Priority
 from headway.queueing.redis_queue import RedisQueue
 from headway.queueing.server import Server
 from headway.queueing.settings import QueueSettings
@@ -69,7 +69,7 @@ async def test_a_gateway_and_a_worker_serve_a_job_and_keep_the_books(
     assert [one.worker_id for one in await gateway.workers()] == ["w1"]
     await gateway.check_writes(MODEL)
     submitted = await Admission(gateway).submit(JOB)
-    assert (await worker.wait(MODEL, "w1", for_work=True, timeout_seconds=5)).may_have_work
+    assert (await worker.wait(MODEL, "w1", for_work=Priority.BATCH, timeout_seconds=5)).may_have_work
     (claim,) = await worker.claim(MODEL, "w1", 1)
     reading = asyncio.create_task(follow(gateway, submitted.job_id))
     assert await worker.emit([emit(claim, 1)]) == (Fenced.OK,)
@@ -126,7 +126,7 @@ async def test_strangers_keys_are_mended_by_whoever_meets_them(
     for key in ("wake", "lease", "due", "lane", "dlq", "recent", "turn", "tenants", "back"):
         suffix = ":standard" if key in {"turn", "back"} else ""
         server.command("SET", f"{key}:{TAG}{suffix}", "mine")
-    await worker.wait(MODEL, "w", for_work=True, timeout_seconds=0.1)
+    await worker.wait(MODEL, "w", for_work=Priority.BATCH, timeout_seconds=0.1)
     await gateway.submit_body(MODEL, BODY, key="k")
     (claim,) = await worker.claim(MODEL, "w", 1)
     server.command("XADD", f"o:{TAG}:k", "9-9", "x", "y")

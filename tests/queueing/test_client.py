@@ -22,7 +22,7 @@ from headway.queueing.errors import (
 )
 from headway.queueing.events import Cursor, EndEvent, EndReason, JobResult, JobState, JobStatus, StreamEvent
 from headway.queueing.memory_queue import MemoryQueue
-from headway.queueing.messages import Job
+from headway.queueing.messages import Job, Priority
 from headway.queueing.protocol import Cancelled, Queue
 from headway.queueing.redis_queue import RedisQueue
 from headway.queueing.sync import SyncClient
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 async def serve_one(queue: Queue, tokens: int = 3) -> None:
     """A worker for one job."""
     while not (claims := await queue.claim(MODEL, "w", 1)):
-        await queue.wait(MODEL, "w", for_work=True, timeout_seconds=5)
+        await queue.wait(MODEL, "w", for_work=Priority.BATCH, timeout_seconds=5)
     for at in range(1, tokens + 1):
         await queue.emit([emit(claims[0], at)])
         await asyncio.sleep(0.001)

@@ -17,6 +17,7 @@ from headway.queueing.client import Client
 from headway.queueing.errors import QueueUnavailableError, ServerUnsuitableError
 from headway.queueing.events import START, Cursor, JobState
 from headway.queueing.keys import tenant_tag
+from headway.queueing.messages import Priority
 from headway.queueing.server import Server
 from headway.queueing.settings import QueueSettings
 
@@ -125,7 +126,7 @@ async def test_a_waiting_worker_is_woken_on_its_lanes_node(
     worker, producer = open_queue(cluster.url), open_queue(cluster.url)
     await worker.check_server()
     for model in models_of_each_node(cluster):
-        waiting = asyncio.create_task(worker.wait(model, "w", for_work=True, timeout_seconds=30))
+        waiting = asyncio.create_task(worker.wait(model, "w", for_work=Priority.BATCH, timeout_seconds=30))
         await asyncio.sleep(0.1)
         await producer.submit_body(model, body(model), key="k")
         assert (await asyncio.wait_for(waiting, 10)).may_have_work

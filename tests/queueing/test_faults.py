@@ -15,6 +15,7 @@ import headway.queueing.node as node_module
 from headway.queueing.claims import Fenced
 from headway.queueing.errors import QueueingError, QueueUnavailableError
 from headway.queueing.events import START, Cursor, EndEvent, EndReason, JobState, TokenEvent
+from headway.queueing.messages import Priority
 from headway.queueing.settings import QueueSettings
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ async def _work_forever(queue: RedisQueue) -> None:
                 for claim in await queue.claim(MODEL, "w", 4):
                     progress[claim.job_id] = (claim.token, sum(len(e.token_ids) for e in claim.committed))
                 if not progress:
-                    await queue.wait(MODEL, "w", for_work=True, timeout_seconds=1)
+                    await queue.wait(MODEL, "w", for_work=Priority.BATCH, timeout_seconds=1)
             await _turn(queue, progress)
         except QueueUnavailableError:
             await asyncio.sleep(0.05)
@@ -251,7 +252,7 @@ async def test_no_server_is_an_error_of_ours(tmp_path: object, open_queue: OpenQ
             with pytest.raises(QueueUnavailableError):
                 await call
         with pytest.raises(QueueUnavailableError):
-            await queue.wait(MODEL, "w", for_work=False, timeout_seconds=1)
+            await queue.wait(MODEL, "w", for_work=None, timeout_seconds=1)
 
 
 async def test_a_worker_restarts_under_its_old_name(redis_url: str, open_queue: OpenQueue) -> None:
@@ -279,20 +280,22 @@ async def test_a_wait_that_is_given_up_ends_at_once_and_keeps_its_connection(
     await queue.check_server()
     before = _connections_so_far(server)
     for n in range(60):
-        waiting = asyncio.create_task(queue.wait(MODEL, "w", for_work=n % 2 == 0, timeout_seconds=30))
+        waiting = asyncio.create_task(
+            queue.wait(MODEL, "w", for_work=Priority.BATCH if n % 2 == 0 else None, timeout_seconds=30)
+        )
         await asyncio.sleep(n * 0.0001)
         waiting.cancel()
         await asyncio.wait((waiting,), timeout=1)
         assert waiting.cancelled()
     assert _connections_so_far(server) - before < 30
     await queue.submit_body(MODEL, BODY, key="k")
-    assert (await queue.wait(MODEL, "w", for_work=True, timeout_seconds=30)).may_have_work
+    assert (await queue.wait(MODEL, "w", for_work=Priority.BATCH, timeout_seconds=30)).may_have_work
     (claim,) = await queue.claim(MODEL, "w", 1)
-    waiting = asyncio.create_task(queue.wait(MODEL, "w", for_work=False, timeout_seconds=30))
+    waiting = asyncio.create_task(queue.wait(MODEL, "w", for_work=None, timeout_seconds=30))
     await asyncio.sleep(0.01)
     waiting.cancel()
     await queue.cancel(claim.job_id, "stop")
-    wakeup = await queue.wait(MODEL, "w", for_work=False, timeout_seconds=30)
+    wakeup = await queue.wait(MODEL, "w", for_work=None, timeout_seconds=30)
     assert wakeup.cancelled == (claim.job_id,)
 
 
@@ -307,7 +310,7 @@ async def test_closing_a_queue_ends_whoever_waits_on_it(redis_url: str, open_que
     waiting: list[asyncio.Task[object]] = [
         asyncio.create_task(queue.read("tiny:0:k", START, wait_seconds=60)) for _ in range(3)
     ]
-    waiting.append(asyncio.create_task(queue.wait("other", "w", for_work=True, timeout_seconds=60)))
+    waiting.append(asyncio.create_task(queue.wait("other", "w", for_work=Priority.BATCH, timeout_seconds=60)))
     await asyncio.sleep(0.05)
     await asyncio.wait_for(queue.close(), 10)
     outcomes = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 10)

@@ -11,6 +11,7 @@ from tests.queueing.conftest import BODY, MODEL, TAG, emit, stop
 from headway.queueing.claims import Fenced
 from headway.queueing.errors import UnknownJobError
 from headway.queueing.events import START, Cursor, EndEvent, EndReason, JobState, TokenEvent
+from headway.queueing.messages import Priority
 from headway.queueing.worker_card import WorkerCard
 
 if TYPE_CHECKING:
@@ -104,7 +105,9 @@ async def test_whatever_is_deleted_of_the_books_every_job_is_served(
     with redis.Redis.from_url(each_redis_url) as raw:
         for name in raw.keys(f"{kind}:*"):
             raw.delete(name)
-    assert (await queue.wait(MODEL, "w", for_work=True, timeout_seconds=0.01)).may_have_work or kind == "lane"
+    assert (
+        await queue.wait(MODEL, "w", for_work=Priority.BATCH, timeout_seconds=0.01)
+    ).may_have_work or kind == "lane"
     assert sorted(claim.job_id for claim in await queue.claim(MODEL, "w", 9)) == [
         f"tiny:0:k{n}" for n in range(3)
     ]
@@ -281,11 +284,11 @@ async def test_a_shared_key_of_another_type_loses_no_job_whatever_is_called_next
         await queue.submit_body(MODEL, same, key="b")
         await queue.heartbeat(card(), ttl_seconds=60)
         spoil(raw, key)
-        await queue.wait(MODEL, "w", for_work=True, timeout_seconds=0.1)
+        await queue.wait(MODEL, "w", for_work=Priority.BATCH, timeout_seconds=0.1)
         claims = await queue.claim(MODEL, "w", 9)
         assert [claim.job_id for claim in claims] == ["tiny:0:a", "tiny:0:b"]
         spoil(raw, key)
-        await queue.wait(MODEL, "w", for_work=False, timeout_seconds=0.1)
+        await queue.wait(MODEL, "w", for_work=None, timeout_seconds=0.1)
         held = [(claim.job_id, claim.token) for claim in claims]
         assert await queue.renew(held) == (Fenced.OK, Fenced.OK)
         spoil(raw, key)

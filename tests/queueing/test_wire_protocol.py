@@ -28,7 +28,7 @@ from headway.queueing.functions import library
 from headway.queueing.memory_band import FORGET_MS
 from headway.queueing.memory_bounds import SHARE_OF_FREE
 from headway.queueing.memory_lane import AGED_TENANTS, DEAD_LETTERS_KEPT, RECENT_KEPT
-from headway.queueing.messages import MAX_JOB_BYTES
+from headway.queueing.messages import MAX_JOB_BYTES, Priority
 from headway.queueing.redis_queue import RedisQueue
 from headway.queueing.schema import schema_text
 from headway.queueing.settings import AGED_EVERY, DEFAULTS
@@ -51,7 +51,7 @@ def example() -> str:
 
 async def answer_one_job(queue: RedisQueue) -> None:
     while not (claims := await queue.claim(MODEL, "w1", 1)):
-        await queue.wait(MODEL, "w1", for_work=True, timeout_seconds=10)
+        await queue.wait(MODEL, "w1", for_work=Priority.BATCH, timeout_seconds=10)
     (claim,) = claims
     first = TokenEvent(Cursor(2), 0, "Hi there", (10, 11))
     await queue.emit([Emit(claim.job_id, claim.token, (first,))])
