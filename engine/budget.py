@@ -17,14 +17,16 @@ from headway.engine.shares import floor_chunk, share_budget
 
 
 class StepBudget:
-    """What is left of one step. While the cost model is not trusted only tokens count."""
+    """What is left of one step. While the cost model is not trusted only tokens count: as many as lately took
+    as long as a step may.
+    """
 
     def __init__(self, limits: StepLimits, cost: CostModel, now: float) -> None:
         self._limits = limits
         self._cost = cost
         self._now = now
         self._is_timed = cost.is_trusted
-        self.tokens = limits.max_step_tokens
+        self.tokens = limits.max_step_tokens if self._is_timed else cost.likely_tokens(limits)
         self.seconds = limits.max_step_seconds - cost.step_seconds() if self._is_timed else float("inf")
 
     def split(self, decodes: list[Request]) -> tuple[list[Request], list[Request]]:

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from headway.engine.limits import StepLimits
+
 SCALES: Final = (1.0, 64.0, 4096.0, 65536.0)
 """Units of the four features inside the fit, so that none drowns the others."""
 FORGETTING: Final = 0.99
@@ -29,6 +31,8 @@ MOST_ERROR: Final = 0.3
 """Above this relative error predictions are not used."""
 GOOD_ERROR: Final = 0.05
 TAUGHT_STEPS: Final = 512
+RATE_SHARE: Final = 0.2
+"""Weight of the newest step in the rate."""
 MOST_CONTEXT_PRICE: Final = 1 / 64
 """A context token read costs at most this share of a new token, whatever the fit says."""
 
@@ -155,6 +159,8 @@ class CostModel:
         self.mixed = StepModel()
         self.verify = StepModel()
         """Of decodes with guesses."""
+        self._rate = 0.0
+        """Seconds of lately computed steps with prefills, each for one of its tokens; 0: there was none."""
         self._prices = (0.0, 0.0)
         """Of a token of context, and of a unit of prefill work, where a new token costs 1."""
 
@@ -176,9 +182,23 @@ class CostModel:
         """Learn from a step."""
         if seconds > 0.0:
             self._model(shape).observe(shape, seconds)
+            if shape.prefill_work:
+                rate = seconds / shape.new_tokens
+                self._rate += (RATE_SHARE if self._rate else 1.0) * (rate - self._rate)
             _, b, c, q = self.mixed.coefficients
             if b > 0.0 and self.mixed.is_trusted:
                 self._prices = min(c / b, MOST_CONTEXT_PRICE), min(q / b, MOST_CONTEXT_PRICE)
+
+    def likely_tokens(self, limits: StepLimits) -> int:
+        """New tokens for a step while predictions are not trusted: as many as lately took as long as it may.
+
+        Too few rather than too many, since the rate counts a step's fixed part with its tokens, but always a
+        token for each sequence and a chunk. All that the limits allow before the first step with a prefill.
+        """
+        if not self._rate:
+            return limits.max_step_tokens
+        likely = min(limits.max_step_seconds, limits.max_gap_seconds) / self._rate
+        return int(min(limits.max_step_tokens, max(limits.max_sequences + limits.min_chunk_tokens, likely)))
 
     def decode_seconds(self, count: int, context_tokens: int) -> float:
         """What ``count`` decodes with so much context in all add to a step."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -189,6 +190,20 @@ def test_without_trust_in_the_model_tokens_are_the_budget() -> None:
     scheduler.add(spec("a", prompt=5000))
     plan, _ = step(scheduler, 0.0)
     assert plan.new_tokens == 256
+
+
+def test_without_trust_in_the_model_a_step_has_as_many_tokens_as_lately_took_as_long_as_it_may() -> None:
+    limits = StepLimits(max_step_tokens=256, max_sequences=16, max_gap_seconds=0.1, min_chunk_tokens=8)
+    cost = CostModel()
+    cost.observe(shape_of([(0, 200)]), 200 * PER_TOKEN)
+    assert not cost.is_trusted
+    scheduler = make_scheduler(limits, cost)
+    scheduler.add(spec("a", prompt=5000))
+    plan, now = step(scheduler, 0.0)
+    assert plan.new_tokens == pytest.approx(100, abs=1)
+    scheduler.set_limits(replace(limits, max_step_seconds=0.01, max_gap_seconds=0.01))
+    plan, _ = step(scheduler, now)
+    assert plan.new_tokens == 16 + 8
 
 
 def test_several_long_prompts_prefill_side_by_side_within_the_time() -> None:
