@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from gpu_checks.engine_results import EngineCheck
@@ -34,6 +35,12 @@ from headway.kernels.host_arrays import float_list
 BLOCK = 16
 CPU = torch.device("cpu")
 Answers = dict[str, tuple[int, ...]]
+Logits = Callable[[TorchRunner | FusedRunner], Tensor]
+
+LENGTHS = (40, 90, 37)
+"""Tokens of two prompts, and of what the second goes on with."""
+TINY_LENGTHS = (18, 35, 15)
+"""Where kernels are interpreted: still several blocks and several tiles."""
 
 PLAIN, LAUNCHED = GpuSettings(), GpuSettings(has_graphs=False)
 FORMS: tuple[ScaledKind, ...] = ("int8", "fp8")
@@ -47,15 +54,16 @@ def check_engine(
     ``longest``: prompt, in tokens.
     """
     torch.manual_seed(0)
-    exact = _logits(_on_cpu(config, "float32"), config)
-    naive = _logits(_on_cpu(config, "bfloat16"), config)
+    logits = partial(_logits, config=config, lengths=TINY_LENGTHS if device == CPU else LENGTHS)
+    exact = logits(_on_cpu(config, "float32"))
+    naive = logits(_on_cpu(config, "bfloat16"))
     return [
-        _close(_logits(_on_device(config, device, "float32", LAUNCHED), config), exact),
-        _no_worse(_logits(_on_device(config, device, "bfloat16", LAUNCHED), config), naive, exact),
-        *(_with_rounded_weights(config, device, form) for form in FORMS),
+        _close(logits(_on_device(config, device, "float32", LAUNCHED)), exact),
+        _no_worse(logits(_on_device(config, device, "bfloat16", LAUNCHED)), naive, exact),
+        *(_with_rounded_weights(config, device, form, logits) for form in FORMS),
         *check_eight_bits(
             lambda gpu, dtype: _on_device(config, device, dtype, gpu),
-            lambda r: _logits(r, config),
+            logits,
             exact,
             is_tiny=device == CPU,
         ),
@@ -98,16 +106,19 @@ def _kv_bytes(config: ModelConfig) -> int:
     return 2 * config.layer_count * config.kv_head_count * config.head_dim * 4 * 4096
 
 
-def _logits(runner: TorchRunner | FusedRunner, config: ModelConfig) -> Tensor:
+def _logits(
+    runner: TorchRunner | FusedRunner, *, config: ModelConfig, lengths: tuple[int, int, int]
+) -> Tensor:
     """Of all tokens of two prompts and, in a second step, of more of one beside a decode of the other."""
+    short, long, rest = lengths
     keys = [RequestKey(f"logits-{index}", 0) for index in range(2)]
     tables = tuple(range(3)), tuple(range(3, 12))
     rng = random.Random(1)
-    first, second = (tuple(rng.randrange(config.vocab_size) for _ in range(n)) for n in (40, 90))
-    more = tuple(rng.randrange(config.vocab_size) for _ in range(37))
+    first, second = (tuple(rng.randrange(config.vocab_size) for _ in range(n)) for n in (short, long))
+    more = tuple(rng.randrange(config.vocab_size) for _ in range(rest))
     steps = [
         (Chunk(keys[0], 0, first, tables[0], False), Chunk(keys[1], 0, second, tables[1], False)),
-        (Chunk(keys[0], 40, (7,), tables[0], True), Chunk(keys[1], 90, more, tables[1], True)),
+        (Chunk(keys[0], short, (7,), tables[0], True), Chunk(keys[1], long, more, tables[1], True)),
     ]
     admitted = tuple(
         Admitted(key, tokens, (), Sampling())
@@ -133,11 +144,13 @@ def _no_worse(ours: Tensor, cpu: Tensor, exact: Tensor) -> EngineCheck:
     return EngineCheck("bfloat16 logits are at most twice as wrong as the CPU's", problems, detail)
 
 
-def _with_rounded_weights(config: ModelConfig, device: torch.device, form: ScaledKind) -> EngineCheck:
+def _with_rounded_weights(
+    config: ModelConfig, device: torch.device, form: ScaledKind, logits: Logits
+) -> EngineCheck:
     """Against weights rounded alike in torch: the product is checked, not what rounding costs."""
-    exact = _logits(_on_rounded(config, form, torch.float32), config)
-    naive = _logits(_on_rounded(config, form, torch.bfloat16), config)
-    ours = _logits(_on_device(config, device, "bfloat16", GpuSettings(form, has_graphs=False)), config)
+    exact = logits(_on_rounded(config, form, torch.float32))
+    naive = logits(_on_rounded(config, form, torch.bfloat16))
+    ours = logits(_on_device(config, device, "bfloat16", GpuSettings(form, has_graphs=False)))
     check = _no_worse(ours, naive, exact)
     return replace(check, promise=f"{check.promise}, with {form} weights")
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import torch
 from tests.computed_once import computed_once
-from tests.engine.hugging_face import reference_model
+from tests.engine.hugging_face import reference_model, same_weights_model
 
 from headway.engine.checkpoint import Checkpoint, open_checkpoint
 from headway.engine.engine import Engine
@@ -19,7 +19,7 @@ from headway.engine.policy import Fcfs
 from headway.engine.torch_runner import TorchRunner
 from headway.engine.values import Admitted, Chunk, RequestKey, RequestSpec, Sampling, StepPlan
 
-# 1,280 decode steps one by one: seconds when the cores are free, minutes when they are shared.
+# Seconds when the cores are free, minutes when they are shared.
 pytestmark = pytest.mark.timeout(400)
 
 ANSWER_TOKENS = 64
@@ -76,23 +76,18 @@ def prompts(tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
 
 
 @pytest.fixture(scope="module")
-def reference(path: Path) -> Any:
-    return reference_model(path)
-
-
-@pytest.fixture(scope="module")
-def alone(
+def together(
     runner: TorchRunner,
     tokenizer: Tokenizer,
     prompts: tuple[tuple[int, ...], ...],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[tuple[int, ...], ...]:
-    """Greedy answers, computed one by one: most of a minute's work, so by one process for all."""
+    """Greedy answers of one staggered batch, computed by one process for all."""
 
     def compute() -> list[tuple[int, ...]]:
-        return [answers(runner, tokenizer, (prompt,))[0] for prompt in prompts]
+        return answers(runner, tokenizer, prompts, steps_between=2)
 
-    return tuple(map(tuple, computed_once(tmp_path_factory, "smollm2-alone", compute)))
+    return tuple(map(tuple, computed_once(tmp_path_factory, "smollm2-together", compute)))
 
 
 def answers(
@@ -138,21 +133,30 @@ def our_logits(runner: TorchRunner, tokens: tuple[int, ...]) -> torch.Tensor:
     )
 
 
-def test_greedy_answers_one_by_one_equal_hugging_face(
-    reference: Any, prompts: tuple[tuple[int, ...], ...], alone: tuple[tuple[int, ...], ...]
+def test_greedy_answers_and_logits_at_every_position_are_those_of_hugging_face(
+    path: Path,
+    runner: TorchRunner,
+    prompts: tuple[tuple[int, ...], ...],
+    together: tuple[tuple[int, ...], ...],
 ) -> None:
-    # Greedy decoding by induction: given the same tokens so far, transformers' most likely next one is ours.
-    for prompt, answer in zip(prompts, alone, strict=True):
+    reference = reference_model(path)
+    for prompt, answer in zip(prompts, together, strict=True):
         assert len(answer) == ANSWER_TOKENS
-        logits = hugging_face_logits(reference, prompt + answer)
-        assert tuple(logits[len(prompt) - 1 : -1].argmax(dim=-1).tolist()) == answer
+        theirs = hugging_face_logits(reference, prompt + answer)
+        # Greedy decoding by induction: after the same tokens, transformers' most likely next one is ours.
+        assert tuple(theirs[len(prompt) - 1 : -1].argmax(dim=-1).tolist()) == answer
+        ours = our_logits(runner, prompt + answer)
+        assert float((ours - theirs).abs().max()) <= MAX_LOGIT_DIFFERENCE
 
 
 def test_generate_of_hugging_face_says_the_same(
-    reference: Any, prompts: tuple[tuple[int, ...], ...], alone: tuple[tuple[int, ...], ...]
+    path: Path,
+    checkpoint: Checkpoint,
+    prompts: tuple[tuple[int, ...], ...],
+    together: tuple[tuple[int, ...], ...],
 ) -> None:
     prompt = prompts[8]
-    generated = reference.generate(
+    generated = same_weights_model(path, checkpoint, torch.float32).generate(
         torch.tensor([prompt]),
         attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
         max_new_tokens=ANSWER_TOKENS,
@@ -161,30 +165,38 @@ def test_generate_of_hugging_face_says_the_same(
         eos_token_id=None,
         pad_token_id=0,
     )
-    assert tuple(generated[0, len(prompt) :].tolist()) == alone[8]
+    assert tuple(generated[0, len(prompt) :].tolist()) == together[8]
 
 
-@pytest.mark.parametrize(("step_tokens", "count"), [(7, 9), (32, 20), (4096, 20)])
+@pytest.mark.parametrize(
+    "count",
+    [
+        5,
+        # 1,280 decode steps one by one.
+        pytest.param(20, marks=pytest.mark.soak),
+    ],
+)
+def test_answers_one_by_one_say_the_same(
+    runner: TorchRunner,
+    tokenizer: Tokenizer,
+    prompts: tuple[tuple[int, ...], ...],
+    together: tuple[tuple[int, ...], ...],
+    count: int,
+) -> None:
+    assert len(prompts) == len(QUESTIONS) == 20
+    for prompt, answer in zip(prompts[-count:], together[-count:], strict=True):
+        assert answers(runner, tokenizer, (prompt,)) == [answer]
+
+
+@pytest.mark.parametrize(("step_tokens", "count"), [(7, 9), (32, 20)])
 def test_staggered_batches_in_any_chunk_size_say_the_same(
     runner: TorchRunner,
     tokenizer: Tokenizer,
     prompts: tuple[tuple[int, ...], ...],
-    alone: tuple[tuple[int, ...], ...],
+    together: tuple[tuple[int, ...], ...],
     step_tokens: int,
     count: int,
 ) -> None:
     # With seven tokens a step a prompt takes several steps, and at most seven answers run at once.
-    together = answers(runner, tokenizer, prompts[:count], step_tokens=step_tokens, steps_between=2)
-    assert together == list(alone[:count])
-
-
-def test_logits_are_within_a_thousandth_of_hugging_face_at_every_position(
-    runner: TorchRunner,
-    reference: Any,
-    prompts: tuple[tuple[int, ...], ...],
-    alone: tuple[tuple[int, ...], ...],
-) -> None:
-    for prompt, answer in zip(prompts, alone, strict=True):
-        theirs = hugging_face_logits(reference, prompt + answer)
-        ours = our_logits(runner, prompt + answer)
-        assert float((ours - theirs).abs().max()) <= MAX_LOGIT_DIFFERENCE
+    chunked = answers(runner, tokenizer, prompts[:count], step_tokens=step_tokens, steps_between=2)
+    assert chunked == list(together[:count])

@@ -139,9 +139,10 @@ def driver_in_memory(bounds: Bounds) -> Driver:
 async def test_every_kind_of_step_is_answered_as_in_the_model(bounds: Bounds, servers: Servers) -> None:
     """A shortest way to each, so that nothing depends on luck."""
     walker = Walker(bounds, Random(1))
-    ways = explore(bounds, Rules()).ways
-    assert len(ways) > 20
-    for kind, worlds in ways.items():
+    found = explore(bounds, Rules())
+    assert found.broken is None, str(found)
+    assert len(found.ways) > 20
+    for kind, worlds in found.ways.items():
         async with servers.driver(bounds) as driver:
             await follow(walker.along(worlds, kind), driver)
 

@@ -10,7 +10,7 @@ from tests.model.mutants import MUTANTS, Mutant
 from tests.model.states import Bounds, Rules
 
 WORLDS: Final = {
-    "late calls": Bounds(tokens=1, has_slow_news=False),
+    # A world with late calls is explored in test_against_code.py, which also walks the ways through it.
     "replies that come late": Bounds(tokens=2, has_late_calls=False),
     "deadlines": Bounds(tokens=1, has_cancel=False, has_deadline=True, has_late_calls=False),
     "two jobs": Bounds(

@@ -62,10 +62,14 @@ def is_killed(tree: Path, mutant: Mutant) -> bool:
     return result.returncode == 1
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
-def test_every_mutant_still_applies(mutant: Mutant) -> None:
-    assert (ROOT / mutant.file).read_text().count(mutant.right) == 1
-    assert (ROOT / mutant.test.split("::", maxsplit=1)[0]).is_file()
+def still_applies(mutant: Mutant) -> bool:
+    """Whether its line and its test are there."""
+    is_there_once = (ROOT / mutant.file).read_text().count(mutant.right) == 1
+    return is_there_once and (ROOT / mutant.test.split("::", maxsplit=1)[0]).is_file()
+
+
+def test_every_mutant_still_applies() -> None:
+    assert [mutant.name for mutant in MUTANTS if not still_applies(mutant)] == []
 
 
 @pytest.mark.soak

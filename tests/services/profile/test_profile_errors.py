@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.services.up.conftest import Command
+
 
 @pytest.mark.parametrize("content", [None, b"xx", b"GGUF"])
-def test_a_model_that_cannot_be_loaded_is_said_in_one_line(tmp_path: Path, content: bytes | None) -> None:
+def test_a_model_that_cannot_be_loaded_is_said_in_one_line(
+    command: Command, tmp_path: Path, content: bytes | None
+) -> None:
     model = tmp_path / "model.gguf"
     if content is not None:
         model.write_bytes(content)
-    command = [sys.executable, "-m", "headway.services.cli", "profile", "--model", str(model)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = command("profile", "--model", str(model))
     assert ended.returncode == 2
     assert "Traceback" not in ended.stderr
     assert str(model) in ended.stderr
