@@ -56,10 +56,8 @@ class PoolPages:
         """(address, bytes), in whole pages: what else lies in the outermost ones is only made resident."""
         region_bytes = self._pools.nbytes // self._regions
         each = region_bytes // self.block_count
-        first, last = (
-            self.provided_blocks,
-            min(self.block_count, self.provided_blocks + self._blocks_of_piece),
-        )
+        first = self.provided_blocks
+        last = min(self.block_count, first + self._blocks_of_piece)
         for region in range(self._regions):
             origin = self._pools.data_ptr() + region * region_bytes
             start = (origin + first * each) // mmap.PAGESIZE * mmap.PAGESIZE
