@@ -12,6 +12,7 @@ from headway.engine.host_cache import HostCache
 from headway.engine.interfaces import Tokenizer
 from headway.engine.kv_cache import KVCache
 from headway.engine.model_config import ModelConfig
+from headway.engine.pool_pages import PoolPages
 from headway.engine.token_masks import MaskMaker
 
 
@@ -37,6 +38,11 @@ class PooledRunner:
             tokenizer, vocab_size=self._vocab_size, end_token_ids=self._eos_token_ids, threads=threads
         )
         self._masks = MaskMaker(self.grammars, beside=self._cache.pools.device.type == "cuda")
+
+    @property
+    def pages(self) -> PoolPages | None:
+        """The pool's memory where the system provides it page by page: on a CPU."""
+        return PoolPages(self._cache.pools) if self._cache.pools.device.type == "cpu" else None
 
     @property
     def block_count(self) -> int:

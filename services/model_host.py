@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headway.engine.engine import Engine
 from headway.engine.interfaces import Runner, Tokenizer
@@ -27,6 +27,9 @@ from headway.services.settings import WorkerSettings, served_name
 from headway.services.shared_prefixes import read_shared_prefixes
 from headway.services.toy_model import is_toy, parse_toy, toy_runner
 from headway.services.translate import ModelSide
+
+if TYPE_CHECKING:
+    from headway.engine.pool_pages import PoolPages  # needs torch
 
 LARGEST_DEFAULT_KV_BYTES: Final = 2 << 30
 """On a CPU the memory belongs to others too; whoever owns the machine can ask for more."""
@@ -53,6 +56,8 @@ class ModelHost:
     tool_format: str = ""
     reasoning_format: str = ""
     """How it writes calls and thoughts, for the worker's card."""
+    pages: PoolPages | None = None
+    """Of its KV pool, to be provided ahead; None: there is nothing to do."""
 
     @property
     def computation(self) -> dict[str, str]:
@@ -121,6 +126,7 @@ def build_engine(settings: WorkerSettings) -> ModelHost:
         DeviceSizes.of(runner, swaps),
         tool_format=settled(settings.tool_format, tool_format(template)),
         reasoning_format=settled(settings.reasoning_format, reasoning_format(template)),
+        pages=loaded.pages,
     )
 
 
@@ -146,6 +152,7 @@ class _Loaded:
     tokenizer: Tokenizer
     kernels: str
     weights: str
+    pages: PoolPages | None = None
 
 
 def _toy(settings: WorkerSettings) -> _Loaded:
@@ -206,4 +213,4 @@ def _torch(settings: WorkerSettings, placement: Placement) -> _Loaded:
         ),
         is_deterministic=settings.is_deterministic,
     )
-    return _Loaded(runner, checkpoint.tokenizer(), runner.kernels, runner.weights)
+    return _Loaded(runner, checkpoint.tokenizer(), runner.kernels, runner.weights, runner.pages)

@@ -20,8 +20,10 @@ from headway.services.claim_table import ClaimTable
 from headway.services.drain import drain, hand_over
 from headway.services.engine_thread import EngineThread
 from headway.services.logs import get_logger
+from headway.services.memory import read_memory
 from headway.services.metrics import WorkerMetrics
 from headway.services.model_host import ModelHost, class_objectives
+from headway.services.pages_ahead import PagesAhead
 from headway.services.policies import jobs_ahead
 from headway.services.preemption_log import PreemptionLog
 from headway.services.publisher import Publisher
@@ -111,6 +113,7 @@ class Worker:
         """Work until ``stop``, then drain; ``stop_now`` cuts the drain short. Raises EngineDiedError."""
         name, lease = self._host.model.name, self._settings.lease_seconds
         self._engine.start()
+        ahead = self._pages_ahead()
         try:
             async with asyncio.TaskGroup() as tasks:
                 beside = [
@@ -135,6 +138,8 @@ class Worker:
                 for task in beside:
                     task.cancel()
         finally:
+            if ahead is not None:
+                ahead.stop()
             # Last: until here it may still bring the end of a job that is being handed back.
             await asyncio.to_thread(self._engine.stop, NOW_SECONDS)
 
@@ -169,6 +174,19 @@ class Worker:
             viewer,
             lambda: self._engine.load.kv_blocks_total,
         )
+
+    def _pages_ahead(self) -> PagesAhead | None:
+        """Under way, where the pool's memory comes page by page."""
+        if self._host.pages is None:
+            return None
+
+        def used_blocks() -> int:
+            load = self._engine.load
+            return load.kv_blocks_used + int(load.extra["kv_blocks_cached"])
+
+        ahead = PagesAhead(self._host.pages, used_blocks, lambda: read_memory().available_bytes)
+        ahead.start()
+        return ahead
 
     def _weigh(self, weights: Mapping[str, float]) -> None:
         self._engine.weigh(weights)
