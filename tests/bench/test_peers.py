@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "ops/bench"
 
@@ -26,19 +24,6 @@ def bench() -> Any:
 def characters(text: str) -> list[int]:
     """A tokenizer of one token a character."""
     return [ord(character) for character in text]
-
-
-@given(values=st.lists(st.floats(-1e6, 1e6), min_size=1), percent=st.floats(0, 100))
-def test_a_percentile_is_numpys(bench: Any, values: list[float], percent: float) -> None:
-    import numpy as np
-
-    found = bench("peer_figures").percentile(values, percent)
-    assert found == pytest.approx(float(np.percentile(values, percent)), rel=1e-9, abs=1e-6)
-
-
-def test_a_percentile_of_nothing_is_refused(bench: Any) -> None:
-    with pytest.raises(ValueError, match="of nothing"):
-        bench("peer_figures").percentile([], 50)
 
 
 def test_a_cell_counts_all_tokens_from_the_first_request_to_the_last_event(bench: Any) -> None:
