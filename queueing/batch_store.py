@@ -161,6 +161,11 @@ class BatchStore:
         """How many they are."""
         return cast("int", await self._commands.call("ZCARD", BATCHES_OPEN))
 
+    async def oldest_open(self) -> Batch | None:
+        """The one of them that was accepted first."""
+        ids = _texts(await self._commands.call("ZRANGE", BATCHES_OPEN, 0, 0))
+        return await self.batch(ids[0]) if ids else None
+
     async def batches_until(self, created_ms: int, limit: int) -> tuple[str, ...]:
         """Batches that were accepted up to then, the oldest first."""
         reply = await self._commands.call("ZRANGEBYSCORE", BATCHES, "-inf", created_ms, "LIMIT", 0, limit)

@@ -99,6 +99,11 @@ class WebhookStore:
         reply = await self._commands.call("ZRANGEBYSCORE", MESSAGES_DUE, "-inf", now_ms, "LIMIT", 0, limit)
         return tuple(text.decode() for text in cast("list[bytes]", reply))
 
+    async def count(self, now_ms: int) -> tuple[int, int]:
+        """Messages whose time has come, and all that are on their way."""
+        due, every = await self._all(("ZCOUNT", MESSAGES_DUE, "-inf", now_ms), ("ZCARD", MESSAGES_DUE))
+        return cast("int", due), cast("int", every)
+
     async def drop(self, message_id: str) -> None:
         """It has arrived, or never will."""
         await self._all(("ZREM", MESSAGES_DUE, message_id), ("DEL", WebhookKeys.message(message_id)))
