@@ -8,7 +8,12 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from headway.gateway.chunk_positions import ChunkPosition, position_of, resumed_position
+from headway.gateway.chunk_positions import (
+    ChunkPosition,
+    check_published,
+    position_of,
+    resumed_position,
+)
 from headway.gateway.errors import ApiError
 from headway.gateway.event_stream import EventStreamWriter, serve
 from headway.gateway.follow import Following, follow, result_of
@@ -132,6 +137,8 @@ class AnswerFrames:
         frames: list[bytes] = []
         for number, event in await self._following.next_batch(wait_seconds):
             self._run.meters[number].saw(event)
+            if isinstance(event, EndEvent) and self._after is not None:
+                check_published(self._after, event.cursor)
             error = self._run.error_of(number, event) if isinstance(event, EndEvent) else None
             chunks = self._chunks.chunks(number, event)
             self._has_chunks = self._has_chunks or bool(chunks)

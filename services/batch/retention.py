@@ -81,7 +81,7 @@ async def _forget(store: BatchStore, storage: Storage, before_ms: int) -> int:
     """Forget batches that ended before a time."""
     count = 0
     for batch_id in await store.batches_until(before_ms, AT_ONCE):
-        batch = await store.batch(batch_id)
+        batch = next(iter(await store.batches([batch_id])), None)
         if batch is None or batch.outcome is None or batch.outcome.at_ms >= before_ms:
             continue
         await asyncio.to_thread(storage.remove_all, work_folder(batch_id))
@@ -97,6 +97,8 @@ async def _remove_orphans(store: BatchStore, storage: Storage, before_unix: floa
         if not 0 < written < before_unix or not _OUR_FILE.fullmatch(name):
             continue
         known = await store.files([name.partition(".")[0]])
+        if not known and await store.has_file_record(name.partition(".")[0]):
+            continue  # it has expired just now, or cannot be read by this version
         if not known or known[0].path != f"files/{name}":
             await asyncio.to_thread(storage.remove, f"files/{name}")
             count += 1

@@ -9,6 +9,8 @@ import os
 import socket
 import time
 import warnings
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from celery import signals  # type: ignore[import-untyped]  # it has no types; all of it stays in two files
@@ -76,23 +78,24 @@ def run_batch_worker(settings: BatchSettings) -> int:
         pages.leave()
         errands.stop()
 
-    def came_round(**_: Any) -> None:
-        """It does not while the broker is away: watchers should wait longer."""
-        pages.came_round()
-        if settings.heartbeat_file is not None:
-            with contextlib.suppress(OSError):  # a full disk is no reason to stop
-                settings.heartbeat_file.touch()
-
     told: Any = signals
     told.worker_ready.connect(ready, weak=False)
     told.worker_shutting_down.connect(stopping, weak=False)
-    told.heartbeat_sent.connect(came_round, weak=False)
+    told.heartbeat_sent.connect(partial(_came_round, pages, settings.heartbeat_file), weak=False)
     worker.start()
     errands.stop()
     clock.stop()
     pages.stop()
     _log.info("stopped")
     return int(worker.exitcode or 0)
+
+
+def _came_round(pages: BatchPages, file: Path | None, **_: Any) -> None:
+    """Celery's loop did. It does not while the broker is away: watchers should wait longer."""
+    pages.came_round()
+    if file is not None:
+        with contextlib.suppress(OSError):  # a full disk is no reason to stop
+            file.touch()
 
 
 def _pages(settings: BatchSettings, metrics: BatchMetrics) -> BatchPages:
