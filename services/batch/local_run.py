@@ -14,7 +14,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final, cast
@@ -99,7 +99,7 @@ class LocalRun:
                 raise UsageError(f"{path} is {other} and {name} too", hint="give each a file of its own")
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> Generator[None]:
         """While no other run works on the same output; raises UsageError, StartError.
 
         What is locked stays the same file when the run gets another name, and the lock goes with the process.

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 import urllib.request
+from itertools import pairwise
 from pathlib import Path
 from urllib.error import HTTPError
 
@@ -18,12 +19,14 @@ from headway.queueing.memory_queue import MemoryQueue
 from headway.queueing.webhook_store import Webhook, WebhookMessage
 from headway.services.batch import batch_pages
 from headway.services.batch import errands as errands_module
-from headway.services.batch.batch_metrics import BatchMetrics
+from headway.services.batch.batch_metrics import BatchMetrics, FleetFigures
 from headway.services.batch.batch_pages import SILENT_SECONDS, BatchPages, fleet_figures
 from headway.services.batch.errands import Errands
 from headway.services.batch.settings import BatchSettings
 from headway.services.batch.webhook_signature import new_secret
+from headway.services.children import batch_command, worker_command
 from headway.services.errors import StartError
+from headway.services.settings import UpSettings
 
 
 def told(metrics: BatchMetrics) -> dict[str, float]:
@@ -113,7 +116,7 @@ def test_the_pages_say_whether_tasks_are_taken_and_the_queue_is_there(
     now, looked = [0.0], threading.Event()
     metrics, queue = BatchMetrics(), MemoryQueue()
 
-    async def look(_: object) -> batch_pages.FleetFigures:
+    async def look(_: object) -> FleetFigures:
         figures = await fleet_figures(queue)
         looked.set()
         return figures
@@ -146,3 +149,19 @@ def test_a_port_that_is_taken_is_told_before_anything_begins() -> None:
         pages = BatchPages("redis://127.0.0.1:1", BatchMetrics(), lambda: 0.0)
         with pytest.raises(StartError, match="cannot serve metrics"):
             pages.start("127.0.0.1", taken.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("first", "ports"),
+    [(9100, ["9100", "9101", "9102"]), (0, ["0", "0", "0"]), (None, [None] * 3)],
+)
+def test_each_process_of_up_has_a_metrics_port_of_its_own(first: int | None, ports: list[str | None]) -> None:
+    """Also where the environment names one, which every child inherits."""
+    settings = UpSettings(Path("state"), workers=2, metrics_port=first)
+    commands = [
+        worker_command(settings, "w", 0),
+        worker_command(settings, "w", 1),
+        batch_command(settings, 3),
+    ]
+    told = [dict(pairwise(command)).get("--metrics-port") for command in commands]
+    assert told == ports
