@@ -38,13 +38,16 @@ def _check_counts(spec: RequestSpec) -> None:
     if not spec.prompt_token_ids:
         raise RequestError("the prompt has no tokens: send at least one")
     if spec.max_tokens < 1:
-        raise RequestError(f"max_tokens is {spec.max_tokens}: ask for at least 1")
+        raise RequestError(
+            f"max_tokens is {spec.max_tokens}: ask for at least 1", field="sampling.max_tokens"
+        )
     if spec.sampling.min_tokens > spec.max_tokens:
         raise RequestError(
-            f"min_tokens ({spec.sampling.min_tokens}) is above max_tokens ({spec.max_tokens}): lower it"
+            f"min_tokens ({spec.sampling.min_tokens}) is above max_tokens ({spec.max_tokens}): lower it",
+            field="sampling.min_tokens",
         )
     if not all(spec.stop_strings):
-        raise RequestError("a stop string is empty: leave it out")
+        raise RequestError("a stop string is empty: leave it out", field="sampling.stop")
 
 
 def _check_length(spec: RequestSpec, runner: Runner) -> None:
@@ -77,5 +80,6 @@ def _check_tokens(field: str, token_ids: Collection[int], vocab_size: int) -> No
         return
     place, token_id = next((p, t) for p, t in enumerate(token_ids) if not 0 <= t < vocab_size)
     raise InvalidTokenError(
-        f"{field} holds {token_id} at place {place}; this model's token ids are 0 to {vocab_size - 1}"
+        f"{field} holds {token_id} at place {place}; this model's token ids are 0 to {vocab_size - 1}",
+        field=field,
     )

@@ -21,9 +21,16 @@ class EngineError(Exception):
 
 
 class RequestError(EngineError):
-    """A request that cannot run as asked. ``code`` is stable, the message says what to change."""
+    """A request that cannot run as asked. ``code`` is stable, the message says what to change.
+
+    ``field``: what is at fault in the job contract's words, where the engine knows it.
+    """
 
     code = "invalid_request"
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class ContextLengthError(RequestError):

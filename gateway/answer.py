@@ -8,8 +8,13 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from headway.gateway.chunk_positions import ChunkPosition, position_of, resumed_position
-from headway.gateway.errors import ApiError, from_end
+from headway.gateway.chunk_positions import (
+    ChunkPosition,
+    check_published,
+    position_of,
+    resumed_position,
+)
+from headway.gateway.errors import ApiError
 from headway.gateway.event_stream import EventStreamWriter, serve
 from headway.gateway.follow import Following, follow, result_of
 from headway.gateway.gateway import Gateway
@@ -53,7 +58,7 @@ class Answer(Response):
         """Post, follow and respond."""
         record = record_of(scope)
         meters = [self._meter(job, record.started) for job in self._jobs]
-        run = JobRun(self._gateway, self._jobs, meters)
+        run = JobRun(self._gateway, self._jobs, meters, self._envelope.names)
         self._jobs = ()
         writer = EventStreamWriter(self._gateway, send)
         after = resumed_position(Headers(scope=scope), job_count=run.job_count) if self._streams else None
@@ -132,7 +137,9 @@ class AnswerFrames:
         frames: list[bytes] = []
         for number, event in await self._following.next_batch(wait_seconds):
             self._run.meters[number].saw(event)
-            error = from_end(event, self._run.job_ids[number]) if isinstance(event, EndEvent) else None
+            if isinstance(event, EndEvent) and self._after is not None:
+                check_published(self._after, event.cursor)
+            error = self._run.error_of(number, event) if isinstance(event, EndEvent) else None
             chunks = self._chunks.chunks(number, event)
             self._has_chunks = self._has_chunks or bool(chunks)
             if isinstance(event, EndEvent) and (error is None or self._has_chunks):

@@ -49,6 +49,16 @@ def read_position(text: str) -> ChunkPosition:
     return ChunkPosition(Cursor.parse(event), int(part))
 
 
+def check_published(after: ChunkPosition, end: Cursor) -> None:
+    """Raise ApiError 400 for a position behind an answer's end: nothing would look like the rest of it."""
+    if after > ChunkPosition(end):
+        raise invalid_request(
+            f"'Last-Event-ID' {after} lies beyond the end of this answer, {end}: send an id of its events",
+            param="Last-Event-ID",
+            code="invalid_cursor",
+        )
+
+
 def resumed_position(headers: Headers, *, job_count: int) -> ChunkPosition | None:
     """After which chunk a request wants its stream to go on; None: from the start.
 

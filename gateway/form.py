@@ -33,6 +33,8 @@ class Form:
                 "send the file as multipart/form-data (curl: -F purpose=batch -F file=@requests.jsonl)",
                 code="unsupported_media_type",
             )
+        if not options.get(b"boundary"):
+            raise _malformed("the Content-Type names no boundary; HTTP clients write it by themselves")
         self.fields: dict[str, str] = {}
         self.file_name: str | None = None
         """Set once the file has begun."""
@@ -123,5 +125,5 @@ class Form:
         self._is_whole = True
 
 
-def _malformed(error: Exception) -> ApiError:
+def _malformed(error: Exception | str) -> ApiError:
     return invalid_request(f"the form cannot be read: {error}", code="invalid_form")

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from headway.gateway.answer_form import AnswerForm
 from headway.gateway.errors import shutting_down
 from headway.gateway.gateway import Gateway
+from headway.gateway.job_fields import FieldNames, openai_fields
 from headway.gateway.model_directory import Formats
 from headway.gateway.openai_styles import Envelope
 from headway.gateway.request_record import record_of
@@ -39,10 +40,12 @@ async def admit(
     echoed: tuple[str, ...] = (),
     form: Callable[[Formats], AnswerForm] | None = None,
     constraint_param: str | None = None,
+    names: FieldNames | None = None,
 ) -> Envelope:
     """What the answer's objects share, for jobs that may be posted; raises as ``check_admission``.
 
-    ``form``: how the answers are read, given how the model writes.
+    ``form``: how the answers are read, given how the model writes. ``names``: what the request calls the
+    jobs' fields, if it is neither chat nor completions.
     """
     await check_admission(gateway, request, jobs, constraint_param=constraint_param)
     return Envelope(
@@ -53,4 +56,5 @@ async def admit(
         choices_per_prompt=jobs[0].sampling.n,
         echoed=echoed,
         form=AnswerForm() if form is None else form(gateway.models.formats(jobs[0].model)),
+        names=openai_fields(constraint_param) if names is None else names,
     )

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import structlog
 
-from headway.gateway.errors import from_end
+from headway.gateway.errors import ApiError, from_end
 from headway.gateway.follow import Following
 from headway.gateway.gateway import Gateway
+from headway.gateway.job_fields import FieldNames, as_asked
 from headway.gateway.metrics import JobMeter
 from headway.gateway.quota_headers import quota_headers
 from headway.queueing.errors import QueueUnavailableError
@@ -29,11 +30,15 @@ class JobRun:
     under the same idempotency key, are left alone.
     """
 
-    def __init__(self, gateway: Gateway, jobs: Sequence[Job], meters: Sequence[JobMeter]) -> None:
+    def __init__(
+        self, gateway: Gateway, jobs: Sequence[Job], meters: Sequence[JobMeter], names: FieldNames
+    ) -> None:
+        """``names``: what the request calls the jobs' fields, for errors."""
         self.job_count = len(jobs)
         self._jobs = tuple(jobs)
         self.meters = tuple(meters)
         self._gateway = gateway
+        self._names = names
         self.standing: QuotaStanding | None = None
         """The tenant's rates after the last job posted."""
         self._job_ids: list[str] = []
@@ -65,10 +70,15 @@ class JobRun:
         while not following.has_ended:
             for number, event in await following.next_batch(settings.read_wait_seconds):
                 self.meters[number].saw(event)
-                if isinstance(event, EndEvent) and (error := from_end(event, self._job_ids[number])):
+                if isinstance(event, EndEvent) and (error := self.error_of(number, event)):
                     raise error
             if not following.has_ended:
                 await asyncio.sleep(settings.answer_pause_seconds)
+
+    def error_of(self, number: int, end: EndEvent) -> ApiError | None:
+        """What the end of a job means to its client; None: its answer is complete."""
+        error = from_end(end, self._job_ids[number])
+        return None if error is None else as_asked(error, self._names)
 
     async def abandon(self, reason: str) -> None:
         """Cancel what was posted; returns once it is done or ``cancel_seconds`` have passed."""

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from headway.gateway.answer_form import AnswerForm, Gathered
 from headway.gateway.answer_parts import CallArgued, CallBegun, Part, Said, Thought
 from headway.gateway.call_ids import call_id
+from headway.gateway.job_fields import FieldNames
 from headway.gateway.openai_logprobs import chat_logprobs, completion_logprobs
 from headway.queueing.events import ChoiceResult, EndReason, TokenLogprob
 
@@ -29,6 +30,8 @@ class Envelope:
     """The prompts, where the text of an answer is to begin with its prompt."""
     form: AnswerForm = field(default_factory=AnswerForm)
     """How the text of a choice is read; completions are nothing but words."""
+    names: FieldNames = field(default_factory=dict[str, str])
+    """What the request calls the jobs' fields."""
 
     def echo(self, prompt: int) -> str:
         """What precedes the answer to this prompt."""

@@ -9,6 +9,7 @@ from headway.gateway.errors import ApiError
 from headway.gateway.event_stream import EventStreamWriter, serve
 from headway.gateway.follow import follow, result_of
 from headway.gateway.gateway import Gateway
+from headway.gateway.job_fields import RESPONSE_FIELDS
 from headway.gateway.job_run import JobRun
 from headway.gateway.json_response import json_response
 from headway.gateway.metrics import JobMeter
@@ -40,7 +41,7 @@ class ResponseAnswer(Response):
             clock=self._gateway.clock,
             streams=self._streams,
         )
-        run = JobRun(self._gateway, (self._job,), (meter,))
+        run = JobRun(self._gateway, (self._job,), (meter,), RESPONSE_FIELDS)
         writer = EventStreamWriter(self._gateway, send, error_event="error")
         work = self._stream(run, writer) if self._streams else self._whole(run, scope, receive, send)
         try:

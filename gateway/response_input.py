@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from headway.gateway.errors import ApiError, invalid_request
 from headway.gateway.json_values import is_array, is_object
+from headway.gateway.response_item_shapes import ITEM_SHAPES, Item, TextPart, check_shape
 from headway.queueing.messages import Message
 
 Turn = dict[str, Any]
@@ -32,7 +33,9 @@ def turns_of(given: str | list[dict[str, Any]] | None) -> list[Turn]:
 
 
 def _add(turns: list[Turn], item: dict[str, Any], where: str) -> None:
-    match item.get("type", "message"):
+    kind = item.get("type", "message")
+    check_shape(ITEM_SHAPES.get(str(kind), Item), item, where)
+    match kind:
         case "message":
             turns.append(_message(item, where))
         case "reasoning":
@@ -53,7 +56,7 @@ def _add(turns: list[Turn], item: dict[str, Any], where: str) -> None:
                 "'previous_response_id'",
                 f"{where}.type",
             )
-        case kind:
+        case _:
             raise _unsupported(
                 f"{where}: items of type {str(kind)[:40]!r} are not supported: send messages",
                 f"{where}.type",
@@ -101,6 +104,7 @@ def _part(part: object, where: str) -> str:
         raise invalid_request(
             f'{where}: a content part must be {{"type": "input_text", "text": …}}', param=where
         )
+    check_shape(TextPart, part, where)
     return text
 
 

@@ -12,6 +12,7 @@ from headway.gateway.errors import ApiError, from_end, invalid_request
 from headway.gateway.event_stream import EventStreamWriter, leave_running, serve
 from headway.gateway.follow import Following, follow, result_of
 from headway.gateway.gateway import Gateway
+from headway.gateway.job_fields import RESPONSE_FIELDS, as_asked
 from headway.gateway.metrics import JobMeter
 from headway.gateway.request_record import record_of
 from headway.gateway.response_events import STRIDE, ResponseEvents, last_number
@@ -66,7 +67,7 @@ class ResponseFrames:
         if not isinstance(event, EndEvent):
             return self._opening() + [made.frame() for made in self._events.tokens(event)]
         if self._meter is not None and not self._has_begun and (error := from_end(event, self._form.job_id)):
-            raise error  # nothing was sent: it becomes the status
+            raise as_asked(error, RESPONSE_FIELDS)  # nothing was sent: it becomes the status
         result = await result_of(self._gateway, self._form.job_id)
         status = await self._gateway.queue.status(self._form.job_id)
         made = self._events.end(event, result, status.finished_ms // 1000)

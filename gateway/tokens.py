@@ -39,17 +39,21 @@ def token_routes(gateway: Gateway) -> APIRouter:
     async def tokenize(request: Request) -> Response:
         """The token ids of a text or a conversation."""
         body = await read_json_object(request, gateway.settings)
-        job = tokenize_job(body, request.headers, caller_of(request))
-        return TokenAnswer(gateway, job, await admit(gateway, request, (job,), wants_logprobs=False))
+        return await _answered(gateway, request, tokenize_job(body, request.headers, caller_of(request)))
 
     @router.post("/detokenize", openapi_extra=json_body_of(DetokenizeRequest))
     async def detokenize(request: Request) -> Response:
         """The text of token ids."""
         body = await read_json_object(request, gateway.settings)
-        job = detokenize_job(body, request.headers, caller_of(request))
-        return TokenAnswer(gateway, job, await admit(gateway, request, (job,), wants_logprobs=False))
+        return await _answered(gateway, request, detokenize_job(body, request.headers, caller_of(request)))
 
     return router
+
+
+async def _answered(gateway: Gateway, request: Request, job: Job) -> Response:
+    """The answer to a job that may be posted; raises as ``check_admission``."""
+    envelope = await admit(gateway, request, (job,), wants_logprobs=False, names=_RENAMED)
+    return TokenAnswer(gateway, job, envelope)
 
 
 def tokenize_job(body: dict[str, object], headers: Headers, caller: str | None = None) -> Job:

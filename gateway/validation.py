@@ -14,10 +14,15 @@ MAX_NAME_CHARS: Final = 100
 """Field names come from the client: an unknown one is quoted up to here."""
 
 
-def refusal(error: ValidationError, renamed: Mapping[str, str] | None = None) -> ApiError:
-    """The first finding as a 400; ``renamed`` maps our field names to those that the client used."""
+def refusal(
+    error: ValidationError, renamed: Mapping[str, str] | None = None, *, within: str = ""
+) -> ApiError:
+    """The first finding as a 400; ``renamed`` maps our field names to those that the client used.
+
+    ``within``: the field of the request that was checked, if it was not all of it.
+    """
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    param = _param(first["loc"], renamed or {})
+    param = _param(first["loc"], renamed or {}, within)
     message = re.sub(r"^Value error, ", "", first["msg"])
     match first["type"]:
         case "extra_forbidden":
@@ -34,9 +39,8 @@ def refusal(error: ValidationError, renamed: Mapping[str, str] | None = None) ->
             return invalid_request(f"{where}{message}", param=param, code=code)
 
 
-def _param(location: tuple[int | str, ...], renamed: Mapping[str, str]) -> str | None:
-    """``("messages", 0, "content")`` as ``messages[0].content``."""
-    path = ""
+def _param(location: tuple[int | str, ...], renamed: Mapping[str, str], path: str) -> str | None:
+    """``("messages", 0, "content")`` as ``messages[0].content``, behind what ``path`` is already."""
     for part in location:
         if isinstance(part, int):
             path += f"[{part}]"

@@ -14,6 +14,8 @@ from typing import Any, Final, Literal, cast
 
 import orjson
 
+from headway.queueing.record_fields import known_fields
+
 BATCH_ID_PATTERN: Final = r"^batch_[A-Za-z0-9]{8,40}$"
 MAX_LINES: Final = 50_000
 MAX_INPUT_BYTES: Final = 200_000_000
@@ -167,12 +169,12 @@ def decode_batch(fields: Mapping[bytes, bytes]) -> Batch:
         outcome, progress = fields.get(b"outcome"), fields.get(b"progress")
         checked = fields.get(b"checked")
         return Batch(
-            asked=NewBatch(**_object(fields[b"created"])),
+            asked=NewBatch(**known_fields(NewBatch, _object(fields[b"created"]))),
             checked=None if checked is None else _checked(checked),
             cancelling_ms=int(fields.get(b"cancelling", b"0")),
             finalizing_ms=int(fields.get(b"finalizing", b"0")),
             outcome=None if outcome is None else _outcome(outcome),
-            progress=Tally() if progress is None else Tally(**_object(progress)),
+            progress=Tally() if progress is None else _tally(_object(progress)),
             is_told=b"told" in fields,
         )
     except (KeyError, TypeError) as error:
@@ -182,20 +184,24 @@ def decode_batch(fields: Mapping[bytes, bytes]) -> Batch:
 def decode_part(text: bytes) -> Part:
     """A committed part."""
     fields = _object(text)
-    return Part(Tally(**fields["tally"]), fields["output"], fields["errors"])
+    return Part(_tally(fields["tally"]), fields["output"], fields["errors"])
 
 
 def _checked(text: bytes) -> Checked:
     fields = _object(text)
     fields["offsets"] = tuple(fields["offsets"])
-    return Checked(**fields)
+    return Checked(**known_fields(Checked, fields))
 
 
 def _outcome(text: bytes) -> Outcome:
     fields = _object(text)
-    fields["faults"] = tuple(BatchFault(**fault) for fault in fields["faults"])
-    fields["tally"] = Tally(**fields["tally"])
-    return Outcome(**fields)
+    fields["faults"] = tuple(BatchFault(**known_fields(BatchFault, fault)) for fault in fields["faults"])
+    fields["tally"] = _tally(fields["tally"])
+    return Outcome(**known_fields(Outcome, fields))
+
+
+def _tally(record: Mapping[str, Any]) -> Tally:
+    return Tally(**known_fields(Tally, record))
 
 
 def _object(text: bytes) -> dict[str, Any]:

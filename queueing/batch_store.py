@@ -18,10 +18,10 @@ from headway.queueing.batch import (
     Outcome,
     Part,
     Tally,
-    decode_batch,
     decode_part,
     encode,
 )
+from headway.queueing.batch_replies import batch_of, readable_batch, readable_file
 from headway.queueing.batch_turns import BatchTurns
 from headway.queueing.keys import BATCHES, BATCHES_OPEN, FILES_EXPIRING, PLACE, BatchKeys, FileKeys
 from headway.queueing.node import Argument, Reply
@@ -93,11 +93,14 @@ class BatchStore:
         return file if file is not None and file.expires_ms > await self.now_ms() else None
 
     async def files(self, file_ids: Sequence[str]) -> list[StoredFile]:
-        """Those of them that are there, in order."""
+        """Those of them that are there and can be read, in order."""
         replies = await self._all(*(("GET", FileKeys.record(file_id)) for file_id in file_ids))
         now_ms = await self.now_ms()
-        found = [decode_file(text) for text in replies if isinstance(text, bytes)]
-        return [file for file in found if file.expires_ms > now_ms]
+        return [file for file in map(readable_file, replies) if file is not None and file.expires_ms > now_ms]
+
+    async def has_file_record(self, file_id: str) -> bool:
+        """Whether anything is known of a file, readable or not."""
+        return isinstance(await self._commands.call("GET", FileKeys.record(file_id)), bytes)
 
     async def file_page(self, tenant: str, after: str | None, limit: int, order: Order) -> Page | None:
         """A tenant's files by their creation; None: ``after`` is none of them."""
@@ -123,7 +126,7 @@ class BatchStore:
         replies = await self._all(*(("GET", FileKeys.record(file_id)) for file_id in ids))
         lost = [each for each, text in zip(ids, replies, strict=True) if not isinstance(text, bytes)]
         await self._all(*(("ZREM", FILES_EXPIRING, file_id) for file_id in lost))
-        return [decode_file(text) for text in replies if isinstance(text, bytes)]
+        return [file for file in map(readable_file, replies) if file is not None]
 
     # -- batches --------------------------------------------------------------------------------------
 
@@ -138,12 +141,12 @@ class BatchStore:
 
     async def batch(self, batch_id: str) -> Batch | None:
         """All that is known of a batch."""
-        return _batch(await self._commands.call("HGETALL", BatchKeys(batch_id).record))
+        return batch_of(await self._commands.call("HGETALL", BatchKeys(batch_id).record))
 
     async def batches(self, batch_ids: Sequence[str]) -> list[Batch]:
-        """Those of them that are there, in order."""
+        """Those of them that are there and can be read, in order."""
         replies = await self._all(*(("HGETALL", BatchKeys(batch_id).record) for batch_id in batch_ids))
-        return [batch for batch in map(_batch, replies) if batch is not None]
+        return [batch for batch in map(readable_batch, replies) if batch is not None]
 
     async def batch_page(self, tenant: str, after: str | None, limit: int) -> Page | None:
         """A tenant's batches, the newest first; None: ``after`` is none of them."""
@@ -160,6 +163,12 @@ class BatchStore:
     async def count_open(self) -> int:
         """How many they are."""
         return cast("int", await self._commands.call("ZCARD", BATCHES_OPEN))
+
+    async def oldest_open(self) -> Batch | None:
+        """The one of them that was accepted first."""
+        ids = _texts(await self._commands.call("ZRANGE", BATCHES_OPEN, 0, 0))
+        found = await self.batches(ids)
+        return found[0] if found else None
 
     async def batches_until(self, created_ms: int, limit: int) -> tuple[str, ...]:
         """Batches that were accepted up to then, the oldest first."""
@@ -281,12 +290,6 @@ class BatchStore:
             if isinstance(reply, Exception):
                 raise reply
         return replies
-
-
-def _batch(reply: Reply) -> Batch | None:
-    flat = cast("list[bytes]", reply)
-    fields = dict(zip(flat[::2], flat[1::2], strict=True))
-    return decode_batch(fields) if b"created" in fields else None
 
 
 def _texts(reply: Reply) -> list[str]:

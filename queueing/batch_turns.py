@@ -78,5 +78,8 @@ class BatchTurns:
 
 
 def _tenant(record: Reply) -> str:
-    """The tenant that a batch's record names; "" where there is none: whoever works on it will see that."""
-    return str(orjson.loads(record)["tenant"]) if isinstance(record, bytes) else ""
+    """The tenant that a batch's record names; "" where it names none: whoever works on it will see that."""
+    try:
+        return str(orjson.loads(record)["tenant"]) if isinstance(record, bytes) else ""
+    except (ValueError, KeyError, TypeError):
+        return ""

@@ -105,6 +105,9 @@ class MemoryCommands:
     def _zcard(self, key: str) -> Reply:
         return len(self._values.get(key, {}))
 
+    def _zcount(self, key: str, low: bytes, high: bytes) -> Reply:
+        return len(self._between(key, low, high))
+
     def _zrank(self, key: str, member: bytes) -> Reply:
         order = self._ordered(key)
         return order.index(member) if member in order else None
@@ -122,9 +125,12 @@ class MemoryCommands:
         return [part for each in found for part in (each, str(self._values[key][each]).encode())]
 
     def _zrangebyscore(self, key: str, low: bytes, high: bytes, *limit: bytes) -> Reply:
-        members: dict[bytes, float] = self._values.get(key, {})
-        found = [each for each in self._ordered(key) if float(low) <= members[each] <= float(high)]
+        found = self._between(key, low, high)
         return list(found[: int(limit[2])] if limit else found)
+
+    def _between(self, key: str, low: bytes, high: bytes) -> list[bytes]:
+        members: dict[bytes, float] = self._values.get(key, {})
+        return [each for each in self._ordered(key) if float(low) <= members[each] <= float(high)]
 
     def _ordered(self, key: str) -> list[bytes]:
         members: dict[bytes, float] = self._values.get(key, {})

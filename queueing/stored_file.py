@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import orjson
 
+from headway.queueing.record_fields import known_fields
+
 FILE_ID_PATTERN: Final = r"^file-[A-Za-z0-9]{8,40}$"
 
 
@@ -33,6 +35,6 @@ def decode_file(text: bytes) -> StoredFile:
     """A record that ``StoredFile.encode`` wrote; raises ValueError for anything else."""
     fields: Any = orjson.loads(text)
     try:
-        return StoredFile(**fields)
+        return StoredFile(**known_fields(StoredFile, fields))
     except TypeError as error:
         raise ValueError(f"no record of a file: {error}") from None

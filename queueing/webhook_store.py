@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Final, cast
 
 import orjson
@@ -11,6 +11,7 @@ import orjson
 from headway.queueing.batch_store import Commands
 from headway.queueing.keys import ENDS_AWAITED, MESSAGES_DUE, WebhookKeys
 from headway.queueing.node import Reply
+from headway.queueing.record_fields import known_fields
 
 BATCH_EVENTS: Final = ("batch.completed", "batch.failed", "batch.expired", "batch.cancelled")
 RESPONSE_EVENTS: Final = (
@@ -60,13 +61,13 @@ class WebhookStore:
     async def of_tenant(self, tenant: str) -> tuple[Webhook, ...]:
         """A tenant's webhooks, the oldest first."""
         flat = cast("list[bytes]", await self._commands.call("HGETALL", WebhookKeys.of_tenant(tenant)))
-        found = [_webhook(text) for text in flat[1::2]]
+        found = [webhook for text in flat[1::2] if (webhook := _webhook(text)) is not None]
         return tuple(sorted(found, key=lambda webhook: (webhook.created_ms, webhook.webhook_id)))
 
     async def webhook(self, tenant: str, webhook_id: str) -> Webhook | None:
         """One of them."""
         text = await self._commands.call("HGET", WebhookKeys.of_tenant(tenant), webhook_id)
-        return _webhook(text) if isinstance(text, bytes) else None
+        return _webhook(text)
 
     async def remove(self, tenant: str, webhook_id: str) -> bool:
         """Tell it nothing more; False: there was none."""
@@ -98,6 +99,11 @@ class WebhookStore:
         """Messages whose time has come, the most overdue first."""
         reply = await self._commands.call("ZRANGEBYSCORE", MESSAGES_DUE, "-inf", now_ms, "LIMIT", 0, limit)
         return tuple(text.decode() for text in cast("list[bytes]", reply))
+
+    async def count(self, now_ms: int) -> tuple[int, int]:
+        """Messages whose time has come, and all that are on their way."""
+        due, every = await self._all(("ZCOUNT", MESSAGES_DUE, "-inf", now_ms), ("ZCARD", MESSAGES_DUE))
+        return cast("int", due), cast("int", every)
 
     async def drop(self, message_id: str) -> None:
         """It has arrived, or never will."""
@@ -132,12 +138,18 @@ def _message(text: Reply) -> WebhookMessage | None:
         return None
     try:
         found: dict[str, Any] = orjson.loads(text)
-        return WebhookMessage(**{each.name: found[each.name] for each in fields(WebhookMessage)})
+        return WebhookMessage(**known_fields(WebhookMessage, found))
     except (ValueError, TypeError, KeyError):
         return None
 
 
-def _webhook(text: bytes) -> Webhook:
-    found: dict[str, Any] = orjson.loads(text)
-    found["events"] = tuple(found["events"])
-    return Webhook(**found)
+def _webhook(text: Reply) -> Webhook | None:
+    """The same of a webhook."""
+    if not isinstance(text, bytes):
+        return None
+    try:
+        found: dict[str, Any] = orjson.loads(text)
+        found["events"] = tuple(found["events"])
+        return Webhook(**known_fields(Webhook, found))
+    except (ValueError, TypeError, KeyError):
+        return None

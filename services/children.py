@@ -36,7 +36,7 @@ def worker_command(settings: UpSettings, worker_id: str, index: int) -> list[str
         ("--policy", settings.policy),
         ("--batch-window", settings.batch_window_seconds),
         ("--drain-seconds", settings.drain_seconds),
-        ("--metrics-port", None if settings.metrics_port is None else settings.metrics_port + index),
+        ("--metrics-port", settings.metrics_port_of(index)),
         ("--otlp", settings.otlp_url),
         ("--log-format", "json"),
         ("--log-level", settings.log_level),
@@ -70,6 +70,7 @@ def batch_command(settings: UpSettings, ready_fd: int) -> list[str]:
     """The batch service, which says through an inherited descriptor that it serves."""
     options: list[tuple[str, object | None]] = [
         ("--files", settings.files),
+        ("--metrics-port", settings.metrics_port_of(settings.workers)),
         ("--ready-fd", ready_fd),
         ("--log-format", "json"),
         ("--log-level", settings.log_level),

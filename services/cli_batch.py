@@ -10,7 +10,7 @@ import typer
 
 from headway.services import cli_batch_options as batch_options
 from headway.services import cli_options as options
-from headway.services.settings import DEFAULT_REDIS_URL, default_state_dir
+from headway.services.settings import DEFAULT_HOST, DEFAULT_REDIS_URL, default_state_dir
 
 BatchArgument = Annotated[str, typer.Argument(metavar="BATCH", help="A batch's id, such as batch_6f0c….")]
 Whose = Annotated[str, typer.Argument(metavar="TENANT", help="Whose batches they tell of.")]
@@ -117,6 +117,8 @@ def worker(
     ] = 256,
     webhook_allow_private: batch_options.AllowPrivate = False,
     heartbeat_file: batch_options.HeartbeatFile = None,
+    metrics_port: options.MetricsPort = None,
+    metrics_host: options.MetricsHost = DEFAULT_HOST,
     ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
     log_format: options.LogFormatOption = "auto",
     log_level: options.LogLevel = "info",
@@ -132,6 +134,8 @@ def worker(
         concurrency=concurrency,
         allows_private_webhooks=webhook_allow_private,
         heartbeat_file=heartbeat_file,
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
         ready_fd=ready_fd,
         log_format=log_format,
         log_level=log_level,

@@ -148,7 +148,7 @@ MetricsPort = Annotated[
         min=0,
         max=65535,
         envvar="HEADWAY_METRICS_PORT",
-        help="Prometheus port of the worker; with several, the first one's.",
+        help="Prometheus port; with `up` the first worker's, the others count on, the batch service last.",
     ),
 ]
 MetricsHost = Annotated[str, typer.Option(envvar="HEADWAY_METRICS_HOST", help="Address of the metrics port.")]

@@ -199,7 +199,7 @@ class UpSettings:
     drain_seconds: float = 10.0
     """How long open answers may still finish at the first Ctrl-C, in the gateway and then in the workers."""
     metrics_port: int | None = None
-    """The first worker's metrics port, the second's is one more; None: not served."""
+    """The first worker's; the others count on, and the batch service comes last. None: not served."""
     otlp_url: str | None = None
     limits: GatewayLimits = DEFAULT_LIMITS
     """Of the gateway."""
@@ -208,6 +208,10 @@ class UpSettings:
     has_batch: bool | None = None
     """Start the batch service; None: if it is installed."""
     log_level: str = "info"
+
+    def metrics_port_of(self, index: int) -> int | None:
+        """That of the worker ``index``, or behind the last one of the batch service; 0 is any free one."""
+        return self.metrics_port + index if self.metrics_port else self.metrics_port
 
 
 def default_state_dir() -> Path:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.engine.values import FinishReason
+from headway.services.percentile import percentile
 from headway.services.simulation_run import GAP_SECONDS, Journey, SimulationRun
 
 _PERCENTS = (50, 90, 95, 99)
@@ -55,12 +56,6 @@ def jain_index(service: Mapping[str, float], weights: Mapping[str, float]) -> fl
     shares = [service[name] / weights.get(name, 1.0) for name in service]
     squares = sum(share * share for share in shares)
     return _rounded(sum(shares) ** 2 / (len(shares) * squares), 4) if squares else None
-
-
-def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The value that ``percent`` of the sorted values do not exceed (nearest rank)."""
-    rank = -(-len(ordered) * percent // 100)
-    return ordered[max(0, int(rank) - 1)]
 
 
 def ttft_seconds(journey: Journey) -> float | None:

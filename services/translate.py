@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from headway.engine.errors import ContextLengthError, GrammarError, RequestError
+from headway.engine.errors import ContextLengthError, GrammarError, RequestError, UnsupportedError
 from headway.engine.interfaces import Tokenizer
 from headway.engine.values import FinishReason, Objective, Output, RequestSpec, Sampling, TextLogprobs
 from headway.queueing.claims import Claim
@@ -240,13 +240,12 @@ def _sampling(params: SamplingParams, seed: int, grammar: str | None) -> Samplin
 def _job_error(error: RequestError, job: Job) -> JobError:
     # "invalid_request" is the engine's most general word; to a producer it is an invalid job.
     code = "invalid_job" if error.code == "invalid_request" else error.code
-    param = None
-    if isinstance(error, ContextLengthError) or code == "chat_template_error":
-        param = next(
+    if isinstance(error, GrammarError | UnsupportedError) and job.constraint is not None:
+        param = f"constraint.{field_of(job.constraint)}"
+    else:  # what the engine does not name is about the text: too long, empty, half a character
+        param = error.field or next(
             name for name in ("messages", "prompt", "prompt_token_ids") if getattr(job, name) is not None
         )
-    if isinstance(error, GrammarError) and job.constraint is not None:
-        param = f"constraint.{field_of(job.constraint)}"
     return JobError(code, str(error), param)
 
 

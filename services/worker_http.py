@@ -1,4 +1,4 @@
-"""A worker's read-only pages: /metrics, /trace, and /healthz and /readyz for whoever restarts it.
+"""Read-only pages of a process: /metrics, /healthz and /readyz for whoever restarts it, a worker's /trace.
 
 A few lines on asyncio instead of a web framework: the worker's image needs none, and an answer also proves
 that the I/O loop turns.
@@ -33,14 +33,17 @@ class Page:
 
 
 class WorkerHttp:
-    """Serves the pages until closed. ``health`` and ``readiness`` say whether all is well, and a word why."""
+    """Serves the pages until closed. ``health`` and ``readiness`` say whether all is well, and a word why.
+
+    ``trace``: a worker's; None: there is no such page.
+    """
 
     def __init__(
         self,
         metrics: Callable[[], bytes],
         health: Callable[[], tuple[bool, str]],
         readiness: Callable[[], tuple[bool, str]],
-        trace: Callable[[], bytes] = lambda: b"",
+        trace: Callable[[], bytes] | None = None,
     ) -> None:
         self._metrics = metrics
         self._health = health
@@ -83,11 +86,13 @@ class WorkerHttp:
                 return Page.when(*self._health())
             case [b"GET", b"/readyz", _]:
                 return Page.when(*self._readiness())
-            case [b"GET", b"/trace", _]:
+            case [b"GET", b"/trace", _] if self._trace is not None:
                 # Thousands of events: in a thread, so that no token waits for them.
                 return _trace_page(await asyncio.to_thread(self._trace))
             case [b"GET", _, _]:
-                return Page("404 Not Found", b"try /metrics, /healthz, /readyz or /trace\n")
+                return Page(
+                    "404 Not Found", b"there are /metrics, /healthz and /readyz; a worker also has /trace\n"
+                )
             case _:
                 return Page("405 Method Not Allowed", b"GET only\n")
 

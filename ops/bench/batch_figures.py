@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from headway.services.percentile import percentile
+
 LIMIT: Final = 1.2
 """The 99th percentile of the time to first token beside a batch, as a multiple of that without."""
 LEAST_CHATS: Final = 200
@@ -85,14 +87,7 @@ def report(arms: Mapping[str, Sequence[Arm]], rate: float) -> tuple[Figures, int
 
 def _figures(arms: Sequence[Arm]) -> ArmFigures:
     chats = [chat for arm in arms for chat in arm.chats]
-    ttft = sorted(chat.ttft for chat in chats)
-    itl = sorted(gap for chat in chats for gap in chat.itl)
-    of = [percentile(ttft, 0.5), percentile(ttft, 0.99), percentile(itl, 0.5), percentile(itl, 0.99)]
+    ttft = [chat.ttft for chat in chats]
+    itl = [gap for chat in chats for gap in chat.itl]
+    of = [percentile(times, percent) for times in (ttft, itl) for percent in (50, 99)]
     return ArmFigures(len(chats), *(1000 * value for value in of))
-
-
-def percentile(ordered: Sequence[float], part: float) -> float:
-    """The value that this part of them does not exceed; raises ValueError for none."""
-    if not ordered:
-        raise ValueError("no values")
-    return ordered[min(len(ordered) - 1, int(part * len(ordered)))]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+from headway.services.percentile import percentile
 
 Cell = dict[str, float]
 """Figures of one arm at one concurrency in one round."""
@@ -26,17 +28,6 @@ class Timed:
     asked: float
     events: tuple[float, ...]
     tokens: int
-
-
-def percentile(values: Iterable[float], percent: float) -> float:
-    """Linear between the closest ranks, as NumPy's default; raises ValueError for no values."""
-    ordered = sorted(values)
-    if not ordered:
-        raise ValueError("a percentile of nothing")
-    place = (len(ordered) - 1) * percent / 100
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
 def cell_of(answers: Sequence[Timed]) -> Cell:

@@ -21,6 +21,7 @@ from headway.engine.scheduler import Scheduler
 from headway.engine.values import RequestSpec, Sampled, Sampling, StepPlan, StepResult
 from headway.services.collector import look_for_cycles_seldom
 from headway.services.hardware import GPUS, MODELS, Roofline, StepWork
+from headway.services.percentile import percentile
 from headway.services.simulate_settings import SimulateSettings
 from headway.services.simulated_device import Device
 from headway.services.simulated_scheduler import build_scheduler
@@ -125,7 +126,7 @@ def main() -> int:
         plans, applies = measure(options.policy, case, options.steps)
         median, limit = 1e3 * statistics.median(plans), case[3]
         is_good = is_good and (limit is None or median <= limit)
-        p99 = 1e3 * statistics.quantiles(plans, n=100)[98]
+        p99 = 1e3 * percentile(plans, 99)
         apply = 1e3 * statistics.median(applies)
         shown = "" if limit is None else f"{limit:9.2f}"
         print(f"{case[0]:8}{case[1]:9}{case[2]:9}{median:9.3f}{p99:9.3f}{apply:9.3f}{shown}")

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from reader_watchers import Seen
 
+from headway.services.percentile import percentile
+
 NOTHING: Final = float("nan")
 MOST_PROBLEMS: Final = 5
 """That are shown."""
@@ -37,12 +39,6 @@ def latencies(answers: list[dict[str, Any]], written: dict[str, list[float]]) ->
         if len(writes) - len(times) in {0, 1}:
             found += [(at, came - at) for at, came in zip(writes, times, strict=False)]
     return found
-
-
-def percentile(values: list[float], percent: float) -> float:
-    """Of many values; not a number of none."""
-    ranked = sorted(values)
-    return ranked[min(len(ranked) - 1, int(len(ranked) * percent / 100))] if ranked else NOTHING
 
 
 def memory(empty: int, full: int, streams: int) -> dict[str, Any]:
@@ -98,7 +94,10 @@ def window_figures(window: Window, found: list[tuple[float, float]]) -> dict[str
         "tokens_per_second": round(len(late) / seconds),
         "added_ms": {
             "mean": round(1e3 * statistics.fmean(late), 1) if late else NOTHING,
-            **{f"P{percent}": round(1e3 * percentile(late, percent), 1) for percent in (50, 90, 99)},
+            **{
+                f"P{percent}": round(1e3 * percentile(late or [NOTHING], percent), 1)
+                for percent in (50, 90, 99)
+            },
             "max": round(1e3 * max(late, default=NOTHING), 1),
         },
         "cores": {name: round(share, 2) for name, share in window.cpu.items()},

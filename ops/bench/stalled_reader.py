@@ -28,6 +28,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.request import urlopen
 
+from headway.services.percentile import percentile
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 HEADWAY = ROOT / ".venv/bin/headway"
 STEP_METRIC = "headway_step_seconds"
@@ -172,14 +174,11 @@ def report(arms: dict[str, Arm], limit: float) -> bool:
     """Print the table; whether every ratio is within the limit."""
     calm, stalled = arms["calm"], arms["stalled"]
 
-    def percentile(arm: Arm, percent: int) -> float:
-        return statistics.quantiles(arm.gaps_seconds, n=100)[percent - 1]
-
     rows = [
         ("step time, mean", calm.step_mean_seconds, stalled.step_mean_seconds),
-        ("ITL, median", percentile(calm, 50), percentile(stalled, 50)),
+        ("ITL, median", percentile(calm.gaps_seconds, 50), percentile(stalled.gaps_seconds, 50)),
         ("ITL, mean", statistics.fmean(calm.gaps_seconds), statistics.fmean(stalled.gaps_seconds)),
-        ("ITL, P99", percentile(calm, 99), percentile(stalled, 99)),
+        ("ITL, P99", percentile(calm.gaps_seconds, 99), percentile(stalled.gaps_seconds, 99)),
     ]
     print(f"{'':18}{'calm':>10}{'stalled':>10}{'ratio':>8}")
     for name, before, after in rows:

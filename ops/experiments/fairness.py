@@ -23,11 +23,12 @@ from typing import Any
 
 from headway.services.arrivals import lognormal_lengths, poisson
 from headway.services.hardware import Coefficients, Hardware, StepWork
+from headway.services.percentile import percentile
 from headway.services.simulate import simulation
 from headway.services.simulate_settings import SimulateSettings
 from headway.services.simulated_device import Device, find_device
 from headway.services.simulated_tenants import SimulatedTenant
-from headway.services.simulation_report import jain_index, percentile, ttft_seconds
+from headway.services.simulation_report import jain_index, ttft_seconds
 from headway.services.simulation_run import SimulationRun
 from headway.services.traffic import assign
 

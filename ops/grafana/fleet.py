@@ -227,5 +227,35 @@ FLEET: Final = Dashboard(
                 ),
             ),
         ),
+        Row(
+            "Batches and webhooks",
+            (
+                Panel(
+                    "Lines of batches done",
+                    ((rate("headway_batch_lines_total", "outcome", ""), "{{outcome}}"),),
+                    "ops",
+                    told="A second, as their results are committed: parts of 64 lines at a time.",
+                    is_stacked=True,
+                ),
+                Panel(
+                    "Open batches",
+                    (
+                        ("max(headway_open_batches)", "open"),
+                        ("sum(increase(headway_batches_ended_total[1h])) by (state)", "{{state}} in an hour"),
+                    ),
+                    "short",
+                    told="Batches wait for capacity, quotas and workers: their window is hours.",
+                ),
+                Panel(
+                    "Webhook messages",
+                    (
+                        (rate("headway_webhook_tries_total", "outcome", ""), "{{outcome}} a second"),
+                        ("max by (state) (headway_webhook_messages)", "{{state}} now"),
+                    ),
+                    "short",
+                    told="Failed ones are tried again, nine times in three days.",
+                ),
+            ),
+        ),
     ),
 )

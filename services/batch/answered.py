@@ -10,6 +10,7 @@ from typing import Final
 import orjson
 
 from headway.gateway.errors import ApiError, from_end
+from headway.gateway.job_fields import FieldNames, as_asked
 from headway.queueing.batch import Tally
 from headway.queueing.events import EndReason, JobResult
 
@@ -45,11 +46,16 @@ class Answered:
 
 
 def answered(
-    name: LineName, results: Sequence[JobResult], body: dict[str, object], end_code: str | None
+    name: LineName,
+    results: Sequence[JobResult],
+    body: dict[str, object],
+    end_code: str | None,
+    names: FieldNames,
 ) -> Answered:
     """The line for finished jobs: an answer if all of them have one, else the first one's error.
 
-    ``end_code``: why the batch ends, for jobs that its end cut short.
+    ``end_code``: why the batch ends, for jobs that its end cut short. ``names``: what the line calls the
+    jobs' fields.
     """
     tokens = Tally(
         0,
@@ -62,6 +68,7 @@ def answered(
         error = from_end(result, result.job_id)
         if error is None:
             continue
+        error = as_asked(error, names)
         is_cut_short = result.reason in {EndReason.CANCELLED, EndReason.DEADLINE}
         if is_cut_short and end_code is not None:
             return undone(name, end_code, tokens)

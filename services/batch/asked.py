@@ -18,6 +18,7 @@ from headway.gateway.chat import parse_chat
 from headway.gateway.chat_terms import chat_terms
 from headway.gateway.completions import parse_completion
 from headway.gateway.errors import invalid_request
+from headway.gateway.job_fields import FieldNames, openai_fields
 from headway.gateway.model_directory import Formats
 from headway.gateway.openai_answers import whole_answer
 from headway.gateway.openai_styles import ChatStyle, CompletionStyle, Envelope, Style
@@ -53,6 +54,11 @@ class Asked:
     answer: Callable[[Sequence[JobResult]], dict[str, object]]
     constraint_param: str | None = None
     """The field that asks for the jobs' constraint, if they have one."""
+
+    @property
+    def names(self) -> FieldNames:
+        """What the line calls the jobs' fields."""
+        return openai_fields(self.constraint_param)
 
 
 def ask(line: Line, endpoint: str, terms: Terms, formats: Callable[[str], Formats]) -> Asked:

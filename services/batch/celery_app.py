@@ -8,9 +8,12 @@ again. So messages are acknowledged as they arrive, nothing waits in Celery for 
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from celery import Celery  # type: ignore[import-untyped]  # it has no types; all of it stays in two files
+from celery.schedules import schedule  # type: ignore[import-untyped]  # the same
 
 from headway.services.batch.broker import broker_of
 from headway.services.batch.errands import Errands
@@ -57,7 +60,18 @@ def make_app(settings: BatchSettings) -> tuple[Any, Errands]:
 
 def _every(seconds: float, task: str) -> dict[str, object]:
     # One that nobody took in time is pointless: the next is on its way.
-    return {"task": task, "schedule": seconds, "options": {"expires": max(10.0, seconds / 2)}}
+    when = schedule(seconds, nowfun=steady_now)
+    return {"task": task, "schedule": when, "options": {"expires": max(10.0, seconds / 2)}}
+
+
+def steady_now() -> datetime:
+    """The time by a clock that nobody sets: by the machine's own, nothing would be due for as long as it was
+    put back."""
+    return _BEGAN + timedelta(seconds=time.monotonic() - _BEGAN_MONOTONIC)
+
+
+_BEGAN: Final = datetime.now(UTC)
+_BEGAN_MONOTONIC: Final = time.monotonic()
 
 
 def _add_tasks(app: Any, errands: Errands) -> None:

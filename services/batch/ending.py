@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 
 import structlog
@@ -23,11 +23,15 @@ _log = structlog.stdlib.get_logger("headway.batch")
 class Ending:
     """Ends batches. Each step may be repeated, by anybody, after a crash in the middle of it."""
 
-    def __init__(self, queue: Queue, storage: Storage, settings: StepSettings) -> None:
+    def __init__(
+        self, queue: Queue, storage: Storage, settings: StepSettings, ended: Callable[[EndState], None]
+    ) -> None:
+        """``ended`` hears of each batch that ends here."""
         self._store = queue.batch_store
         self._webhooks = queue.webhook_store
         self._storage = storage
         self._settings = settings
+        self._ended = ended
 
     @staticmethod
     def input_is_gone(asked: NewBatch, lines: int = 0, tally: Tally | None = None) -> BatchFault:
@@ -42,6 +46,7 @@ class Ending:
         """The input cannot be worked through."""
         outcome = Outcome("failed", await self._store.now_ms(), faults=faults)
         if await self._store.end_batch(asked.batch_id, outcome):
+            self._ended("failed")
             _log.info("batch failed", batch=asked.batch_id, fault=faults[0].message)
 
     async def finish(self, asked: NewBatch, checked: Checked, state: EndState) -> None:
@@ -63,6 +68,7 @@ class Ending:
             faults=(self.input_is_gone(asked, checked.lines, tally),) if state == "failed" else (),
         )
         if await self._store.end_batch(asked.batch_id, outcome):
+            self._ended(state)
             counts = {"completed": outcome.tally.completed, "failed": outcome.tally.failed}
             _log.info("batch ended", batch=asked.batch_id, state=state, **counts)
 

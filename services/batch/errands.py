@@ -13,6 +13,7 @@ import structlog
 
 from headway.queueing.errors import QueueingError
 from headway.queueing.protocol import Queue
+from headway.services.batch.batch_metrics import BatchMetrics
 from headway.services.batch.message_order import let_go, messages_to_send
 from headway.services.batch.response_ends import tell_response_ends
 from headway.services.batch.retention import sweep
@@ -52,6 +53,7 @@ class Errands:
     """Does them, each on a connection of its own. May be used by several threads."""
 
     def __init__(self, settings: BatchSettings) -> None:
+        self.metrics = BatchMetrics()
         self._settings = settings
         self._storage = Storage(settings.files)
         self._post = WebhookPost(allows_private=settings.allows_private_webhooks)
@@ -86,9 +88,11 @@ class Errands:
             self._with_queue(lambda queue: self._let_go(queue, message_id))
             return False
         try:
-            self._with_queue(lambda queue: deliver(queue, self._post, message_id))
+            tried = self._with_queue(lambda queue: deliver(queue, self._post, message_id))
         finally:
             self._sends.release()
+        if tried is not None:
+            self.metrics.tried(tried)
         return True
 
     def tidy(self) -> None:
@@ -104,15 +108,21 @@ class Errands:
         await let_go(queue, message_id, None if message is None else message.tenant)
 
     async def _sweep(self, queue: Queue) -> None:
-        await sweep(queue, self._storage, self._settings.step.file_keep_seconds)
+        self.metrics.swept(await sweep(queue, self._storage, self._settings.step.file_keep_seconds))
 
     async def _write_usage(self, queue: Queue) -> None:
         await write_usage(queue, self._storage)
 
     async def _seldom(self, queue: Queue, what: str, act: Callable[[Queue], Awaitable[None]]) -> None:
         """Do something, unless another process of the fleet has done it lately."""
-        if await queue.batch_store.take_turn(what, "", SELDOM_SECONDS):
+        if not await queue.batch_store.take_turn(what, "", SELDOM_SECONDS):
+            return
+        is_done = False
+        try:
             await act(queue)
+            is_done = True
+        finally:
+            self.metrics.errand(what, is_done=is_done, now_unix=time.time())
 
     async def _look(self, queue: Queue) -> Due:
         store = queue.batch_store
@@ -127,10 +137,14 @@ class Errands:
         batch_id = await self._line.next(queue.batch_store)
         if batch_id is None:
             return None
-        around = Surroundings(queue, self._storage, self._settings.step, time.monotonic, self._stops.is_set)
+        around = Surroundings(
+            queue, self._storage, self._settings.step, time.monotonic, self._stops.is_set, self.metrics
+        )
         try:
             await take_turn(around, batch_id)
-        except (OSError, QueueingError) as error:
+            self.metrics.turn(is_broken=False)
+        except (OSError, QueueingError, ValueError) as error:  # the last: a record that cannot be read
+            self.metrics.turn(is_broken=True)
             _log.warning("batch waits", batch=batch_id, error=str(error))
             await asyncio.sleep(1.0)
         return batch_id

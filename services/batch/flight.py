@@ -220,7 +220,7 @@ class Flight:
             body = flying.asked.answer(results)
         except Exception:
             return refused(self._name(flying.line), self._unforeseen(flying.line))
-        return answered(self._name(flying.line), results, body, self.end_code)
+        return answered(self._name(flying.line), results, body, self.end_code, flying.asked.names)
 
     def _unforeseen(self, line: Line) -> ApiError:
         """What becomes of a line that we fail on: its batch, and every try at it, must not fail with it."""

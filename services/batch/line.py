@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -50,9 +51,14 @@ class RawLine:
 
 
 def raw_lines(opened: OpenFile, *, number: int = 1, offset: int = 0) -> Iterator[RawLine]:
-    """The lines from where the file stands, blank ones left out; memory is bound to one line."""
+    """The lines from where the file stands, blank ones left out; memory is bound to one line.
+
+    A mark of UTF-8 at the very beginning, as some editors write it, is no part of the first one.
+    """
     while text := opened.readline(MAX_LINE_BYTES + 1):
         begins, offset = offset, offset + len(text)
+        if begins == 0 and number == 1:
+            text = text.removeprefix(BOM_UTF8)
         if len(text) > MAX_LINE_BYTES:
             yield RawLine(number, begins, text)
             return

@@ -7,12 +7,15 @@ with the rest, and finds in the queue what was answered meanwhile.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
+import re
 import secrets
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
@@ -37,6 +40,7 @@ from headway.services.errors import ServiceError, StartError, UsageError
 
 SECONDS: Final = 7 * 86_400.0 - 3600
 """The jobs' deadline: as far away as one may be."""
+_RUN: Final = re.compile(rb"batch_[0-9a-f]{24}")
 
 
 class LocalRun:
@@ -55,7 +59,12 @@ class LocalRun:
 
     def run(self, redis_url: str | None, state_dir: Path, *, shows: bool) -> int:
         """Work through the file; the exit code. Raises ServiceError."""
+        self._check_places()
         endpoint, lines = self._check()
+        with self._alone():
+            return self._run(endpoint, lines, redis_url, state_dir, shows=shows)
+
+    def _run(self, endpoint: str, lines: int, redis_url: str | None, state_dir: Path, *, shows: bool) -> int:
         run_id = self._resume()
         done = self._done_ids(self._output) | self._done_ids(self._errors)
         bar = ProgressBar(sys.stderr, lines, shows=shows and sys.stderr.isatty())
@@ -80,6 +89,36 @@ class LocalRun:
 
     # -- before ---------------------------------------------------------------------------------------
 
+    def _check_places(self) -> None:
+        """Raise UsageError where a file would be two things at once."""
+        places = {"the input": self._source, "-o": self._output, "-e": self._errors, "the mark": self._mark}
+        seen: dict[Path, str] = {}
+        for name, path in places.items():
+            other = seen.setdefault(path.resolve(), name)
+            if other != name:
+                raise UsageError(f"{path} is {other} and {name} too", hint="give each a file of its own")
+
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        """While no other run works on the same output; raises UsageError, StartError.
+
+        What is locked stays the same file when the run gets another name, and the lock goes with the process.
+        """
+        try:
+            mark = self._mark.open("ab")
+        except OSError as error:
+            raise StartError(f"{self._mark} cannot be written: {error.strerror}") from None
+        with mark:
+            try:
+                fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(
+                    f"another run works on {self._output} now", hint="wait for it, or name another -o"
+                ) from None
+            except OSError:
+                pass  # a file system without locks: then it is up to its user
+            yield
+
     def _check(self) -> tuple[str, int]:
         """The endpoint that the lines ask for, and how many there are; raises UsageError, StartError."""
         try:
@@ -100,10 +139,14 @@ class LocalRun:
 
     def _resume(self) -> str:
         """The run's name, kept so that the same command finds its jobs; raises UsageError."""
-        if self._mark.exists():
-            return self._mark.read_text(encoding="ascii").strip()
+        text = self._mark.read_bytes().strip()
+        if _RUN.fullmatch(text):
+            return text.decode()
+        if text:
+            raise UsageError(f"{self._mark} is no mark of a run", hint="name another -o")
         for path in (self._output, self._errors):
             if path.exists() and path.stat().st_size:
+                self._mark.unlink()
                 raise UsageError(f"{path} is there already", hint="remove it, or name another -o")
         return self._name_run()
 
@@ -111,7 +154,8 @@ class LocalRun:
         """A fresh name, in the place where the next run looks for it."""
         run_id = f"batch_{secrets.token_hex(12)}"
         try:
-            self._mark.write_text(run_id, encoding="ascii")
+            with self._mark.open("r+b") as mark:  # names are of one length: never half of one, or none
+                mark.write(run_id.encode())
         except OSError as error:
             raise StartError(f"{self._mark} cannot be written: {error.strerror}") from None
         return run_id
@@ -129,7 +173,13 @@ class LocalRun:
                     opened.truncate(whole)
                     break
                 whole += len(text)
-                found.add(orjson.loads(text)["custom_id"])
+                try:
+                    found.add(orjson.loads(text)["custom_id"])
+                except (orjson.JSONDecodeError, KeyError, TypeError):
+                    raise UsageError(
+                        f"{path} holds a line that no run has written: {text[:60]!r}",
+                        hint="put it right, or remove it with its .run, and begin anew",
+                    ) from None
         return found
 
     # -- the work -------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
 from typing import Final
 
 import structlog
@@ -27,7 +28,21 @@ _OUR_WORK: Final = re.compile(r"batch_[A-Za-z0-9]+")
 """Names that gateway and batch service give. Whatever else lies in the place is somebody's own."""
 
 
-async def sweep(queue: Queue, storage: Storage, keep_seconds: float) -> None:
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """How much of what was removed."""
+
+    expired_files: int = 0
+    forgotten_batches: int = 0
+    orphans: int = 0
+
+    @classmethod
+    def kinds(cls) -> tuple[str, ...]:
+        """What there is to remove."""
+        return tuple(each.name for each in fields(cls))
+
+
+async def sweep(queue: Queue, storage: Storage, keep_seconds: float) -> Swept:
     """Remove it. A file's bytes go before its record, so that a crash in between leaves nothing unknown."""
     store = queue.batch_store
     expired = 0
@@ -46,8 +61,10 @@ async def sweep(queue: Queue, storage: Storage, keep_seconds: float) -> None:
         )
     else:
         orphans = await _remove_orphans(store, storage, now_ms / 1000 - ORPHAN_SECONDS)
-    if expired or forgotten or orphans:
-        _log.info("tidied up", expired_files=expired, forgotten_batches=forgotten, orphans=orphans)
+    swept = Swept(expired, forgotten, orphans)
+    if swept != Swept():
+        _log.info("tidied up", **asdict(swept))
+    return swept
 
 
 def _advice(storage: Storage, others: Sequence[str]) -> dict[str, object]:
@@ -64,7 +81,7 @@ async def _forget(store: BatchStore, storage: Storage, before_ms: int) -> int:
     """Forget batches that ended before a time."""
     count = 0
     for batch_id in await store.batches_until(before_ms, AT_ONCE):
-        batch = await store.batch(batch_id)
+        batch = next(iter(await store.batches([batch_id])), None)
         if batch is None or batch.outcome is None or batch.outcome.at_ms >= before_ms:
             continue
         await asyncio.to_thread(storage.remove_all, work_folder(batch_id))
@@ -80,6 +97,8 @@ async def _remove_orphans(store: BatchStore, storage: Storage, before_unix: floa
         if not 0 < written < before_unix or not _OUR_FILE.fullmatch(name):
             continue
         known = await store.files([name.partition(".")[0]])
+        if not known and await store.has_file_record(name.partition(".")[0]):
+            continue  # it has expired just now, or cannot be read by this version
         if not known or known[0].path != f"files/{name}":
             await asyncio.to_thread(storage.remove, f"files/{name}")
             count += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.services.settings import DEFAULT_REDIS_URL, LogFormat, default_state_dir
+from headway.services.settings import DEFAULT_HOST, DEFAULT_REDIS_URL, LogFormat, default_state_dir
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,9 @@ class BatchSettings:
     allows_private_webhooks: bool = False
     heartbeat_file: Path | None = None
     """Touched every other second while the process takes tasks, for whoever watches it; None: no file."""
+    metrics_port: int | None = None
+    """Prometheus metrics of this process on this port; None: not served, 0: a free port."""
+    metrics_host: str = DEFAULT_HOST
     ready_fd: int | None = None
     """Told once it serves, and closed; None: nobody asked."""
     log_format: LogFormat = "auto"

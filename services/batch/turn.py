@@ -86,7 +86,7 @@ class _Turn:
         if batch is None:
             await self._store.close_batch(self.batch_id)
             return True
-        ending = Ending(self._around.queue, self._around.storage, self._settings)
+        ending = Ending(self._around.queue, self._around.storage, self._settings, self._around.metrics.ended)
         if batch.outcome is None and batch.checked is None:
             await self._check(batch.asked, ending)
             batch = await self._store.batch(self.batch_id) or batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 import structlog
@@ -17,6 +17,7 @@ from headway.queueing.batch_store import BatchStore
 from headway.queueing.protocol import Queue
 from headway.services.batch.answered import LineName, undone
 from headway.services.batch.asked import Terms
+from headway.services.batch.batch_metrics import BatchMetrics
 from headway.services.batch.flight import Flight
 from headway.services.batch.line import Line, raw_lines, read_line
 from headway.services.batch.open_part import OpenPart
@@ -30,13 +31,15 @@ _log = structlog.stdlib.get_logger("headway.batch")
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a turn works with. ``clock``: monotonic seconds; ``stops``: whether this process is to end."""
+    """What a turn works with. ``clock``: monotonic seconds; ``stops``: whether this process is to end;
+    ``metrics``: the process's."""
 
     queue: Queue
     storage: Storage
     settings: StepSettings
     clock: Callable[[], float]
     stops: Callable[[], bool]
+    metrics: BatchMetrics = field(default_factory=BatchMetrics)
 
     @property
     def store(self) -> BatchStore:
@@ -170,6 +173,7 @@ class Work:
             line = part.next_line()
             if line is not None:
                 await self._flight.add(part.number, line)
+                self._around.metrics.posted()
                 return True
 
     async def _collect(self) -> int:
@@ -186,7 +190,9 @@ class Work:
         self._committed += part.tally
         del self._open[part.number]
         part.close()
-        if not is_ours:  # another process works on this batch as well: go by what is committed
+        if is_ours:
+            self._around.metrics.committed(part.tally)
+        else:  # another process works on this batch as well: go by what is committed
             await self.begin_again()
 
     async def begin_again(self) -> None:

@@ -16,8 +16,11 @@ from typing import Any, Final
 from celery import signals  # type: ignore[import-untyped]  # it has no types; all of it stays in two files
 from celery.beat import EmbeddedService, Scheduler  # type: ignore[import-untyped]  # the same
 from celery.exceptions import SecurityWarning  # type: ignore[import-untyped]  # the same
+from prometheus_client import disable_created_metrics
 
 from headway import __version__
+from headway.services.batch.batch_metrics import BatchMetrics
+from headway.services.batch.batch_pages import BatchPages
 from headway.services.batch.celery_app import QUEUE, make_app
 from headway.services.batch.errands import SENDS_AT_ONCE
 from headway.services.batch.settings import BatchSettings
@@ -37,6 +40,8 @@ _log = get_logger("batch")
 
 def run_batch_worker(settings: BatchSettings) -> int:
     """Work until stopped; the exit code. Raises ServiceError for what is expected to go wrong."""
+    # A second series for each counter, of which nothing here makes use.
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # the client library says no types here
     configure_logging(level=settings.log_level, format=settings.log_format)
     _quieten(settings.log_level)
     os.nice(NICENESS)
@@ -45,6 +50,7 @@ def run_batch_worker(settings: BatchSettings) -> int:
     Storage(settings.files).check()
     _await_queue(settings.redis_url)
     app, errands = make_app(settings)
+    pages = _pages(settings, errands.metrics)
     # Threads, since the tasks wait for jobs; and a clock in each process, so that none is needed beside them:
     # what two clocks ask for is asked for once (`Errands.look`).
     clock = EmbeddedService(app, thread=True, scheduler_cls=Scheduler)
@@ -62,30 +68,43 @@ def run_batch_worker(settings: BatchSettings) -> int:
 
     def ready(**_: Any) -> None:
         clock.start()
+        pages.came_round()
         app.send_task("headway.due", expires=10)  # what waits for us need not wait for the clock
         _log.info("ready", concurrency=settings.concurrency)
         if settings.ready_fd is not None:
             tell_ready(settings.ready_fd)
 
     def stopping(**_: Any) -> None:
+        pages.leave()
         errands.stop()
 
     told: Any = signals
     told.worker_ready.connect(ready, weak=False)
     told.worker_shutting_down.connect(stopping, weak=False)
-    if settings.heartbeat_file is not None:
-        told.heartbeat_sent.connect(partial(_touch, settings.heartbeat_file), weak=False)
+    told.heartbeat_sent.connect(partial(_came_round, pages, settings.heartbeat_file), weak=False)
     worker.start()
     errands.stop()
     clock.stop()
+    pages.stop()
     _log.info("stopped")
     return int(worker.exitcode or 0)
 
 
-def _touch(file: Path, **_: Any) -> None:
-    """Celery's loop came round. It does not while the broker is away: watchers should wait longer."""
-    with contextlib.suppress(OSError):  # a full disk is no reason to stop
-        file.touch()
+def _came_round(pages: BatchPages, file: Path | None, **_: Any) -> None:
+    """Celery's loop did. It does not while the broker is away: watchers should wait longer."""
+    pages.came_round()
+    if file is not None:
+        with contextlib.suppress(OSError):  # a full disk is no reason to stop
+            file.touch()
+
+
+def _pages(settings: BatchSettings, metrics: BatchMetrics) -> BatchPages:
+    """The pages, served if they are to be; raises StartError."""
+    pages = BatchPages(settings.redis_url, metrics, time.monotonic)
+    if settings.metrics_port is not None:
+        port = pages.start(settings.metrics_host, settings.metrics_port)
+        _log.info("metrics_served", url=f"http://{settings.metrics_host}:{port}/metrics")
+    return pages
 
 
 def _quieten(level: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headway.services.simulation_report import percentile
+from headway.services.percentile import percentile
 
 TICK_SECONDS: Final = 0.01
 

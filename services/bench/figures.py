@@ -19,8 +19,9 @@ from typing import Any, Final
 from headway.services.bench.answer import Answer, Outcome
 from headway.services.bench.load import Loaded
 from headway.services.bench.settings import Slos
+from headway.services.percentile import percentile
 from headway.services.simulated_tenants import CLASS_NAMES
-from headway.services.simulation_report import jain_index, percentile
+from headway.services.simulation_report import jain_index
 
 PERCENTS: Final = (50, 95, 99)
 CURVE_POINTS: Final = 100

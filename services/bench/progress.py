@@ -9,7 +9,7 @@ from typing import Any, Final, TextIO
 from headway.services.bench.answer import Outcome
 from headway.services.bench.load import Loaded, Point
 from headway.services.columns import terminal_width
-from headway.services.simulation_report import percentile
+from headway.services.percentile import percentile
 from headway.services.units import show_duration
 
 SELDOM_SECONDS: Final = 10.0

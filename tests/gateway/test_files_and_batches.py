@@ -108,6 +108,12 @@ async def test_a_form_that_breaks_off_leaves_nothing(http: httpx.AsyncClient, st
     assert names_in(storage) == []
 
 
+async def test_a_form_without_a_boundary_says_so(http: httpx.AsyncClient) -> None:
+    response = await http.post("/v1/files", content=b"x", headers={"content-type": "multipart/form-data"})
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_form")
+    assert "boundary" in response.json()["error"]["message"]
+
+
 async def test_tenants_see_only_their_own_files_and_batches(http: httpx.AsyncClient) -> None:
     mine, other = {"X-Tenant": "mine"}, {"X-Tenant": "other"}
     file_id = await upload(http, mine)

@@ -203,6 +203,29 @@ async def test_a_job_that_is_no_response_is_not_shown_as_one(http: httpx.AsyncCl
         ({"input": [{"role": "user"}]}, "invalid_value", "input[0].content"),
         ({"input": [{"role": "root", "content": "x"}]}, "invalid_value", "input[0].role"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "unsupported", "input[0].type"),
+        ({"input": [{"type": "reasoning", "summary": "x"}]}, "invalid_type", "input[0].summary"),
+        ({"input": [{"type": "reasoning", "summary": [7]}]}, "invalid_type", "input[0].summary[0]"),
+        (
+            {"input": [{"type": "reasoning", "content": [{"type": "x"}]}]},
+            "invalid_value",
+            "input[0].content[0].type",
+        ),
+        (
+            {"input": [{"type": "reasoning", "encrypted_content": {}}]},
+            "invalid_type",
+            "input[0].encrypted_content",
+        ),
+        ({"input": [{"role": "user", "content": "x", "id": 5}]}, "invalid_type", "input[0].id"),
+        ({"input": [{"role": "user", "content": "x", "status": "odd"}]}, "invalid_value", "input[0].status"),
+        (
+            {
+                "input": [
+                    {"role": "user", "content": [{"type": "output_text", "text": "x", "annotations": 5}]}
+                ]
+            },
+            "invalid_type",
+            "input[0].content[0].annotations",
+        ),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
             "unsupported",

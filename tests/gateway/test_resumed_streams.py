@@ -72,6 +72,19 @@ async def test_a_place_that_cannot_be_gone_on_from_is_refused(
     assert rig.worker.seen == []
 
 
+async def test_a_place_behind_the_end_is_refused_and_is_not_taken_for_an_answer_without_a_rest(
+    http: httpx.AsyncClient,
+) -> None:
+    got = await streamed(http)
+    assert got[-1].data == "[DONE]"
+    for beyond in ("999", "99999999999-9"):
+        refused = await http.post(CHAT_URL, json=STREAM, headers=KEY | {"Last-Event-ID": beyond})
+        assert (refused.status_code, error_of(refused)["code"]) == (400, "invalid_cursor")
+        assert error_of(refused)["param"] == "Last-Event-ID"
+    rest = await http.post(CHAT_URL, json=STREAM, headers=KEY | {"Last-Event-ID": got[-2].id or ""})
+    assert [event.data for event in parse(rest.text)] == ["[DONE]"]
+
+
 async def test_a_stream_of_several_prompts_is_not_resumed(http: httpx.AsyncClient) -> None:
     body = {"model": "tiny", "prompt": ["a", "b"], "stream": True}
     refused = await http.post("/v1/completions", json=body, headers=KEY | {"Last-Event-ID": "1-0"})

@@ -18,6 +18,7 @@ from tests.conftest import missing
 from headway.gateway.app import create_app
 from headway.gateway.settings import GatewaySettings
 from headway.queueing.memory_queue import MemoryQueue
+from headway.services.batch.batch_metrics import BatchMetrics
 from headway.services.model_host import build_engine
 from headway.services.settings import WorkerSettings
 from headway.services.worker_core import Worker
@@ -71,10 +72,22 @@ def worker_exposition() -> str:
 
 
 @pytest.fixture(scope="session")
-def known_series(gateway_exposition: str, worker_exposition: str) -> set[str]:
+def batch_exposition() -> str:
+    """What a process of the batch service tells before its first batch."""
+    return BatchMetrics().render().decode()
+
+
+@pytest.fixture(scope="session")
+def expositions(gateway_exposition: str, worker_exposition: str, batch_exposition: str) -> tuple[str, ...]:
+    """What each kind of process tells."""
+    return gateway_exposition, worker_exposition, batch_exposition
+
+
+@pytest.fixture(scope="session")
+def known_series(expositions: tuple[str, ...]) -> set[str]:
     """Every name that a query may use: told by a process, recorded by a rule, or Prometheus' own."""
     recorded = RECORDED.findall((ROOT / "ops/prometheus/recording.yml").read_text())
-    return series_of(gateway_exposition) | series_of(worker_exposition) | set(recorded) | {"up", "ALERTS"}
+    return {name for text in expositions for name in series_of(text)} | set(recorded) | {"up", "ALERTS"}
 
 
 @pytest.fixture(scope="session")

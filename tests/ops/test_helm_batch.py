@@ -65,6 +65,27 @@ def test_a_batch_services_settings_and_probes_are_the_commands() -> None:
     assert (told["HEADWAY_BATCH_CONCURRENCY"], told["HEADWAY_BATCH_IN_FLIGHT"]) == ("7", "99")
     assert told["HEADWAY_WEBHOOK_ALLOW_PRIVATE"] == "true"
     assert container(batch)["args"] == ["batch", "worker", "--log-level", "debug"]
-    file = told["HEADWAY_BATCH_HEARTBEAT_FILE"]
-    for probe in ("startupProbe", "livenessProbe"):
-        assert file in " ".join(container(batch)[probe]["exec"]["command"])
+    (port,) = container(batch)["ports"]
+    assert str(port["containerPort"]) == told["HEADWAY_METRICS_PORT"]
+    for probe, path in (
+        ("startupProbe", "/readyz"),
+        ("livenessProbe", "/healthz"),
+        ("readinessProbe", "/readyz"),
+    ):
+        assert container(batch)[probe]["httpGet"] == {"path": path, "port": port["name"]}
+
+
+def test_prometheus_finds_the_batch_service_as_it_finds_the_others() -> None:
+    template = of_kind(render(TRIAL | BUCKET), "Deployment")["demo-headway-batch"]["spec"]["template"]
+    assert template["metadata"]["annotations"]["prometheus.io/port"] == "9100"
+    manifests = render(
+        TRIAL | BUCKET | {"monitoring": {"podMonitor": True}, "networkPolicy": {"enabled": True}}
+    )
+    monitor = of_kind(manifests, "PodMonitor")["demo-headway-batch"]["spec"]
+    assert monitor["selector"]["matchLabels"]["app.kubernetes.io/component"] == "batch"
+    template = of_kind(manifests, "Deployment")["demo-headway-batch"]["spec"]["template"]
+    assert template["metadata"]["labels"][monitor["jobLabel"]] == "headway-batch"
+    assert "demo-headway-batch" in of_kind(manifests, "NetworkPolicy")
+    assert "demo-headway-batch" not in of_kind(
+        render(TRIAL | {"monitoring": {"podMonitor": True}}), "PodMonitor"
+    )

@@ -66,22 +66,18 @@ def test_every_metric_that_a_file_names_is_told_by_a_process(path: Path, known_s
     assert sorted(named - known_series - counters) == []
 
 
-def test_every_metric_has_a_line_in_the_page_of_metrics(
-    gateway_exposition: str, worker_exposition: str
-) -> None:
+def test_every_metric_has_a_line_in_the_page_of_metrics(expositions: tuple[str, ...]) -> None:
     page = (ROOT / "docs/metrics.md").read_text()
-    told = {name for text in (gateway_exposition, worker_exposition) for name, _ in FAMILY.findall(text)}
+    told = {name for text in expositions for name, _ in FAMILY.findall(text)}
     ours = {name for name in told if name.startswith(("headway_", "vllm:")) and not name.endswith("_created")}
     named = set(HEADER.findall(page))
     assert sorted(ours - named - {name for name in ours if name.startswith("headway_scheduler_")}) == []
 
 
-def test_no_label_holds_what_clients_choose_without_a_cap(
-    gateway_exposition: str, worker_exposition: str
-) -> None:
+def test_no_label_holds_what_clients_choose_without_a_cap(expositions: tuple[str, ...]) -> None:
     labels = {
         label
-        for text in (gateway_exposition, worker_exposition)
+        for text in expositions
         for _, inside in LABELS.findall(text)
         for label in re.findall(r'(\w+)="', inside)
     }

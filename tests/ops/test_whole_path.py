@@ -122,17 +122,17 @@ class Prometheus:
         return float(found["value"][1])
 
     def is_up(self) -> bool:
-        """Whether it runs and has scraped both targets."""
+        """Whether it runs and has scraped all three targets."""
         try:
-            return len(self.ask("up == 1")) == 2
+            return len(self.ask("up == 1")) == 3
         except (httpx.HTTPError, json.JSONDecodeError):
             return False
 
     @contextmanager
     def serving(self) -> Iterator[Self]:
-        """Both targets scraped; ended afterwards."""
+        """All targets scraped; ended afterwards."""
         try:
-            eventually("both targets are scraped", self.is_up)
+            eventually("all targets are scraped", self.is_up)
             yield self
         finally:
             self._process.terminate()
@@ -167,6 +167,7 @@ def test_every_panel_and_the_scaler_get_their_figures_from_a_real_service_and_no
         targets = {
             "headway-gateway": up.url.removeprefix("http://"),
             "headway-worker": f"127.0.0.1:{metrics_port}",
+            "headway-batch": f"127.0.0.1:{metrics_port + 1}",
         }
         with Prometheus(tmp_path, targets).serving() as prometheus:
             for number in range(8):

@@ -16,8 +16,9 @@ from headway.engine.policy import POLICIES
 from headway.engine.scheduler import Scheduler
 from headway.engine.values import FinishReason
 from headway.services.hardware import Coefficients
+from headway.services.percentile import percentile
 from headway.services.simulation import END_TOKENS, Simulation
-from headway.services.simulation_report import Limits, jain_index, percentile, report
+from headway.services.simulation_report import Limits, jain_index, report
 from headway.services.simulation_run import GAP_SECONDS, SimulationRun
 from headway.services.traffic import Backlog, Demand
 
@@ -154,6 +155,9 @@ def test_percentiles_are_nearest_ranks() -> None:
     values = [float(value) for value in range(1, 101)]
     assert [percentile(values, percent) for percent in (1, 50, 99, 100)] == [1, 50, 99, 100]
     assert percentile([7.0], 50) == 7.0
+    assert percentile([3.0, 1.0, 2.0], 50) == 2.0, "in any order"
+    with pytest.raises(ValueError, match="of nothing"):
+        percentile([], 50)
 
 
 def test_the_core_reads_no_clock_and_draws_nothing() -> None:

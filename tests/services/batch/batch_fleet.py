@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -43,7 +44,7 @@ class BatchFleet:
         before = self.log().count('"event":"ready"')
         process = self.start(
             *("batch", "worker", "--files", self.files, "--webhook-allow-private"),
-            *("--heartbeat-file", str(self.folder / "heartbeat")),
+            *("--heartbeat-file", str(self.folder / "heartbeat"), "--metrics-port", "0"),
         )
         deadline = time.monotonic() + 30
         while self.log().count('"event":"ready"') == before:
@@ -51,6 +52,12 @@ class BatchFleet:
             assert time.monotonic() < deadline, self.log()[-3000:]
             time.sleep(0.02)
         return process
+
+    def metrics_url(self) -> str:
+        """Of the batch worker that was started last."""
+        served = [line for line in self.log().splitlines() if '"metrics_served"' in line]
+        url: str = json.loads(served[-1])["url"]
+        return url
 
     def log(self) -> str:
         path = self.folder / "log"

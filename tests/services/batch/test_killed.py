@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
+import httpx
 import pytest
 from tests.gateway.scripted_worker import Script, ScriptedWorker
 from tests.services.batch.batch_fleet import BatchFleet
@@ -58,6 +59,10 @@ async def test_killed_batch_workers_neither_lose_nor_double_a_line(fleet: BatchF
         assert errors == {}
         assert (await service.batch(batch_id)).tally.completed == LINES
         assert (fleet.folder / "heartbeat").exists()
+        told = (await asyncio.to_thread(httpx.get, fleet.metrics_url())).text
+        assert 'headway_batch_lines_total{outcome="completed"}' in told
+        ready = await asyncio.to_thread(httpx.get, fleet.metrics_url().replace("/metrics", "/readyz"))
+        assert ready.text == "ready\n"
         last.terminate()
         assert await asyncio.to_thread(last.wait, 15) == 0, "it stops in order"
     finally:

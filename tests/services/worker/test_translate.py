@@ -8,8 +8,9 @@ from typing import Any
 import orjson
 import pytest
 
+from headway.engine.checks import check_request
 from headway.engine.errors import GrammarError
-from headway.engine.scripted import ByteTokenizer
+from headway.engine.scripted import ByteTokenizer, ScriptedRunner
 from headway.engine.values import FinishReason, Objective, Output, RequestKey, RequestSpec, TextLogprobs
 from headway.queueing.claims import Claim
 from headway.queueing.events import Cursor, EndReason, TokenEvent
@@ -197,3 +198,23 @@ def test_a_form_that_nobody_can_hold_ends_a_raw_producers_job_with_its_reason() 
     assert isinstance(outcome, Refusal)
     assert outcome.error.param == "constraint.regex"
     assert outcome.dead_letter is None, "its producer is answered"
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "param"),
+    [
+        ({"constraint": {"choice": ["a"]}}, "unsupported", "constraint.choice"),
+        ({"sampling": {"stop_token_ids": [9999]}}, "invalid_token_id", "sampling.stop_token_ids"),
+        ({"sampling": {"logit_bias": {"9999": 1}}}, "invalid_token_id", "sampling.logit_bias"),
+        ({"sampling": {"min_tokens": 63}}, "invalid_job", "sampling.min_tokens"),
+        ({"prompt": None, "prompt_token_ids": [9999]}, "invalid_token_id", "prompt_token_ids"),
+    ],
+)
+def test_whatever_this_model_cannot_do_is_refused_with_the_field_that_asks_for_it(
+    asked: dict[str, Any], code: str, param: str
+) -> None:
+    runner = ScriptedRunner(max_model_len=64)  # holds nothing to a form
+    model = ModelSide("scripted", ByteTokenizer(), 64, lambda spec: check_request(spec, runner))
+    outcome = prepare(claim({"prompt": "hi"} | asked), model, 100.0)
+    assert isinstance(outcome, Refusal)
+    assert (outcome.error.code, outcome.error.param) == (code, param)

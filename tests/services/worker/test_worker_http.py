@@ -13,7 +13,7 @@ from headway.services.worker_http import WorkerHttp
 
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
-    http = WorkerHttp(lambda: b"some 1.0\n", lambda: (False, "hung"), lambda: (True, "ready"))
+    http = WorkerHttp(lambda: b"some 1.0\n", lambda: (False, "hung"), lambda: (True, "ready"), lambda: b"")
     yield await http.start("127.0.0.1", 0)
     await http.close()
 
@@ -33,7 +33,11 @@ async def ask(port: int, request: bytes) -> bytes:
         (b"GET /healthz HTTP/1.1", b"503 Service Unavailable", b"hung\n"),
         (b"GET /readyz HTTP/1.0", b"200 OK", b"ready\n"),
         (b"GET /trace HTTP/1.1", b"503 Service Unavailable", b"starting\n"),
-        (b"GET /else HTTP/1.1", b"404 Not Found", b"try /metrics, /healthz, /readyz or /trace\n"),
+        (
+            b"GET /else HTTP/1.1",
+            b"404 Not Found",
+            b"there are /metrics, /healthz and /readyz; a worker also has /trace\n",
+        ),
         (b"POST /metrics HTTP/1.1", b"405 Method Not Allowed", b"GET only\n"),
         (b"\x00\xff nonsense", b"405 Method Not Allowed", b"GET only\n"),
     ],
