@@ -83,7 +83,7 @@ class MemoryStore:
         if repeated is not None:
             return repeated
         intake = _intake(model, body, asked_body)
-        refuse_if_full(lane_name, self.lane(lane_name), intake, self.settings, self.now_ms())
+        refuse_if_full(lane_name, self.lane(lane_name), intake, self.settings, self._clock() * 1000)
         if intake.idempotency_key is not None:
             until = self.now_ms() + int(self.settings.idempotency_seconds * 1000)
             self._idempotent[lane_name, intake.tenant, intake.idempotency_key] = (
@@ -113,7 +113,7 @@ class MemoryStore:
         if self.find(job_id) is not None:
             return Submitted(job_id, created=False)
         intake = read_body(body, model)
-        refuse_if_full(lane_name, self.lane(lane_name), intake, self.settings, self.now_ms())
+        refuse_if_full(lane_name, self.lane(lane_name), intake, self.settings, self._clock() * 1000)
         record = self._new_record(job_id, model, body, intake)
         record.retry_of = old_id
         return self._enqueue(record)

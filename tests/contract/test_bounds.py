@@ -97,6 +97,66 @@ async def test_the_rates_of_all_workers_count_each_at_its_best(bench: Bench) -> 
     assert (await bench.queue.depth(MODEL)).tokens_per_second == pytest.approx(149)
 
 
+async def press(bench: Bench, *, tokens_per_second: float = 100.0) -> None:
+    """Two reports in a row while something waits: what the workers can do is known."""
+    for _ in range(2):
+        await bench.queue.heartbeat(_card(tokens_per_second=tokens_per_second), ttl_seconds=60)
+
+
+async def test_a_job_that_by_prediction_ends_after_its_deadline_is_refused_at_the_door(bench: Bench) -> None:
+    await bench.submit("k1", sampling={"max_tokens": 1000})
+    await press(bench)
+    await bench.submit("first", deadline_seconds=14.0)  # 10 s at 100 a second come later than it
+    refused = await _refused(bench, priority="batch", deadline_seconds=8.0)
+    assert refused.bound == "deadline"
+    assert "deadline" in str(refused)
+    assert 5 <= refused.retry_after_seconds <= 9
+    await bench.submit("in-time", priority="batch", deadline_seconds=20.0)
+    await bench.submit("wish", priority="batch", deadline_seconds=8.0, demotable=True)
+    await bench.submit("without")
+
+
+async def test_jobs_that_go_first_count_and_jobs_that_go_later_do_not(bench: Bench) -> None:
+    await bench.submit("patient", sampling={"max_tokens": 100_000})
+    await press(bench)
+    await bench.submit("hurried", deadline_seconds=7.0)
+    await bench.submit("better", priority="interactive", sampling={"max_tokens": 3000})
+    assert (await _refused(bench, deadline_seconds=7.0)).bound == "deadline"
+
+
+async def test_a_job_gets_its_share_of_the_rate_beside_those_that_run(bench: Bench) -> None:
+    """200 tokens at 100 a second are 2 s alone, and 8 beside three others."""
+    for n in range(4):
+        await bench.submit(f"r{n}")
+    for _ in range(4):
+        await bench.claim_one()
+    await bench.submit("waits", sampling={"max_tokens": 1})
+    await press(bench)
+    assert (await _refused(bench, deadline_seconds=8.0, sampling={"max_tokens": 200})).bound == "deadline"
+    await bench.submit("short", deadline_seconds=8.0, sampling={"max_tokens": 20})
+
+
+async def test_no_deadline_is_judged_by_a_rate_from_when_there_was_little_to_do(bench: Bench) -> None:
+    """A burst after a quiet hour is not refused because one answer at a time is slow."""
+    await bench.queue.heartbeat(_card(tokens_per_second=1.0), ttl_seconds=60)
+    await bench.submit("k1", priority="interactive", sampling={"max_tokens": 1000})
+    await bench.submit("k2", deadline_seconds=5.0)
+    await bench.queue.heartbeat(_card(tokens_per_second=1.0), ttl_seconds=60)
+    await bench.submit("k3", deadline_seconds=5.0)
+    await bench.queue.heartbeat(_card(tokens_per_second=1.0), ttl_seconds=60)
+    assert (await _refused(bench, deadline_seconds=5.0)).bound == "deadline"
+
+
+async def test_while_jobs_wait_a_rate_is_the_mean_and_a_second_without_a_token_says_nothing(
+    bench: Bench,
+) -> None:
+    await bench.submit("k1")
+    await press(bench)
+    for told, rate in ((50.0, 90.0), (0.0, 90.0), (90.0, 90.0), (190.0, 110.0)):
+        await bench.queue.heartbeat(_card(tokens_per_second=told), ttl_seconds=60)
+        assert (await bench.queue.depth(MODEL)).tokens_per_second == pytest.approx(rate)
+
+
 async def test_a_full_lane_still_takes_jobs_back(bench: Bench) -> None:
     bench.make(max_queued_jobs=1)
     job_id = await bench.submit("k1")
