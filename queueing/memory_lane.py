@@ -178,7 +178,7 @@ class Lane:
     # -- figures --------------------------------------------------------------------------------------
 
     def learn(self, record: Record) -> None:
-        """Note how long a job's answer got."""
+        """Note how long a job's whole answer got."""
         self.answered = self.answered * ANSWERED_DECAY + record.status().committed_tokens
         self.estimated = self.estimated * ANSWERED_DECAY + record.cost
         tokens = record.status().committed_tokens

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from typing import Final
 
 from headway.queueing.bells import Bells
 from headway.queueing.claims import Finish
@@ -18,6 +19,9 @@ from headway.queueing.memory_record import Record
 from headway.queueing.protocol import Reaped, Submitted
 from headway.queueing.results import answer_so_far, end_event
 from headway.queueing.settings import QueueSettings
+
+WHOLE: Final = frozenset({EndReason.STOP, EndReason.LENGTH})
+"""Ends of whole answers; what was cut off does not tell how long answers get."""
 
 
 class MemoryStore:
@@ -224,7 +228,8 @@ class MemoryStore:
         record.end = end
         lane = self.lane_with(record)
         lane.charge(record, finish.service - record.charged)
-        lane.learn(record)
+        if end.reason in WHOLE:
+            lane.learn(record)
         self._close(record, finish.result, finish.dead_letter, end.usage.prompt_tokens)
 
     def _close(self, record: Record, result: JobResult, dead_letter: str | None, prompt_tokens: int) -> None:

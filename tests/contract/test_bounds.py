@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from headway.queueing.errors import QueueFullError
+from headway.queueing.events import EndReason
 from headway.queueing.worker_card import WorkerCard
 
 if TYPE_CHECKING:
@@ -78,6 +80,17 @@ async def test_a_wait_is_predicted_by_how_much_of_the_estimates_is_answered(benc
     wait = (await bench.queue.depth(MODEL)).wait_seconds
     assert wait is not None
     assert 3 < wait < 4
+
+
+async def test_an_answer_that_was_cut_off_does_not_tell_how_long_answers_get(bench: Bench) -> None:
+    """Else overload feeds itself: jobs that are given up make waits look short, and more are accepted."""
+    await bench.queue.heartbeat(_card(tokens_per_second=100.0), ttl_seconds=60)
+    for reason, tokens in ((EndReason.LENGTH, 50), (EndReason.DEADLINE, 0), (EndReason.CANCELLED, 3)):
+        await bench.submit(sampling={"max_tokens": 5000})
+        finish = bench.ending(await bench.claim_one(), *(bench.token(at) for at in range(1, tokens + 1)))
+        await bench.queue.finish([replace(finish, end=replace(finish.end, reason=reason))])
+    await bench.submit(sampling={"max_tokens": 5000})
+    assert (await bench.queue.depth(MODEL)).wait_seconds == pytest.approx(0.5, rel=0.05)
 
 
 async def test_without_a_living_worker_no_wait_is_predicted(bench: Bench) -> None:
