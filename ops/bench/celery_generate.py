@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from celery import Celery
+from celery import Celery, signals
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, StreamingResponse
@@ -30,19 +30,23 @@ app.conf.update(result_expires=600, worker_prefetch_multiplier=1, broker_connect
 loaded: dict[str, Any] = {}
 
 
+@signals.worker_init.connect
+def load(**_: object) -> None:
+    """Before the worker takes its first task: nobody's answer waits for the weights."""
+    import torch
+    import transformers
+
+    torch.set_num_threads(int(os.environ["CELERY_THREADS"]))
+    path, device = os.environ["CELERY_MODEL"], "cuda" if torch.cuda.is_available() else "cpu"
+    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16)
+    loaded.update(model=model.to(device).eval(), tokenizer=transformers.AutoTokenizer.from_pretrained(path))
+
+
 @app.task
 def generate(prompt: list[int] | str, max_tokens: int) -> tuple[int, int, str]:
     """Tokens of the prompt and of a greedy answer of exactly this length, and its text."""
     import torch
-    import transformers
 
-    if not loaded:
-        torch.set_num_threads(int(os.environ["CELERY_THREADS"]))
-        path, device = os.environ["CELERY_MODEL"], "cuda" if torch.cuda.is_available() else "cpu"
-        model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16)
-        loaded.update(
-            model=model.to(device).eval(), tokenizer=transformers.AutoTokenizer.from_pretrained(path)
-        )
     given = loaded["tokenizer"](prompt).input_ids if isinstance(prompt, str) else prompt
     ids = torch.tensor([given], device=loaded["model"].device)
     with torch.inference_mode():
