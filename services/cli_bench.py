@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from headway.services import cli_options as options
+from headway.services.bench.option_values import parse_counts, parse_limit, parse_numbers, parse_scale
 from headway.services.bench.settings import Api, Arrivals, BenchSettings, Slos
 from headway.services.given_options import refuse_ignored, typed_of
 from headway.services.units import parse_duration, parse_size
@@ -18,40 +19,6 @@ KEY: Final = "HEADWAY_API_KEY"
 _DEFAULT = BenchSettings()
 _duration = options.checked(parse_duration)
 _size = options.checked(parse_size)
-
-
-def parse_numbers(text: str) -> list[float]:
-    """``1,2,4``, as given; raises ValueError that shows how they are written."""
-    try:
-        numbers = [float(part) for part in text.split(",")]
-    except ValueError:
-        numbers = []
-    if not numbers or not all(0.0 < number <= 1e6 for number in numbers):
-        raise ValueError(f"{text!r}: numbers above 0 with commas between them, such as 1,2,4")
-    return numbers
-
-
-def parse_counts(text: str) -> list[int]:
-    """``1,4,16``; raises ValueError that shows how they are written."""
-    numbers = parse_numbers(text)
-    if not all(number == int(number) for number in numbers):
-        raise ValueError(f"{text!r}: whole numbers with commas between them, such as 1,4,16")
-    return [int(number) for number in numbers]
-
-
-def parse_limit(text: str) -> float | None:
-    """A duration, or ``none``."""
-    return None if text == "none" else parse_duration(text)
-
-
-def parse_scale(text: str) -> float | None:
-    """A factor above 0, or ``fit``."""
-    if text == "fit":
-        return None
-    (scale,) = parse_numbers(text) if "," not in text else (0.0,)
-    if not scale:
-        raise ValueError(f"{text!r}: one number above 0, or fit")
-    return scale
 
 
 def tenant_keys() -> tuple[tuple[str, str], ...]:

@@ -33,7 +33,7 @@ from headway.services.arrivals import fitting_scale, read_trace
 from headway.services.bench.comparison import Arm, Comparison, compare, read_arms
 from headway.services.bench.comparison_page import comparison_page
 from headway.services.bench.comparison_table import comparison_table
-from headway.services.cli_bench import parse_numbers
+from headway.services.bench.option_values import parse_numbers
 from headway.services.errors import UsageError
 
 MODEL: Final = "smollm2-135m"
