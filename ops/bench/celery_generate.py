@@ -92,7 +92,7 @@ def serve(model: str, port: str, threads: str, server: str, folder: str) -> None
     app.conf.update(broker_url=url, result_backend=url)
     command = [server, "--port", "0", "--unixsocket", f"{folder}/celery.sock", "--save", "", "--dir", folder]
     worker = [sys.executable, "-m", "celery", "-A", "celery_generate", "worker", "--pool", "solo"]
-    # uvicorn raises the signal again when it has shut down, whose default ends this process before its children.
+    # uvicorn raises the signal again when it has shut down, and its default ends this process first.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     children = [subprocess.Popen(command, stdout=subprocess.DEVNULL)]
     children.append(subprocess.Popen([*worker, "--loglevel", "warning"], cwd=Path(__file__).parent))
