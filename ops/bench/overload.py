@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -73,7 +73,7 @@ class MemoryWatch:
         self.series = MemorySeries({process.name: [] for process in processes})
 
     @contextmanager
-    def watching(self) -> Iterator[MemorySeries]:
+    def watching(self) -> Generator[MemorySeries]:
         """While the block runs."""
         self.began_unix = time.time()
         thread = threading.Thread(target=self._run, daemon=True)

@@ -128,11 +128,17 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--trace", type=Path, required=True, help="TIMESTAMP,ContextTokens,GeneratedTokens")
-    parser.add_argument("--rates", default="0.25,0.5,1,1.75,3", help="requests a second, idle to overload")
+    parser.add_argument("--rates", default="0.4,0.8,1.2,1.6,2.4", help="requests a second, idle to overload")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=35.0, help="measured, of each rate")
     parser.add_argument("--warmup", type=float, default=5.0)
     parser.add_argument("--drain", type=float, default=12.0, help="for the last answers of each rate")
+    parser.add_argument(
+        "--fitting",
+        type=float,
+        default=0.99,
+        help="share of the lengths that fit the context; others are cut",
+    )
     parser.add_argument("--batch", type=int, default=16, help="requests of a static batch")
     parser.add_argument("--ttft", default="1s", help="limit of the first token")
     parser.add_argument("--tpot", default="100ms", help="limit of the mean time of each further token")
@@ -141,9 +147,11 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     try:
         parse_numbers(options.rates)
         rows = [arrival.lengths for arrival in read_trace(options.trace)]
-        options.scale = fitting_scale(rows, CONTEXT_TOKENS, share=0.99)
+        options.scale = fitting_scale(rows, CONTEXT_TOKENS, share=options.fitting)
     except (ValueError, UsageError) as error:
         parser.error(str(error))
+    if not 0.0 < options.fitting <= 1.0:
+        parser.error("--fitting is a share, such as 0.99")
     if min(options.rounds, options.batch) < 1 or min(options.seconds, options.warmup, options.drain) <= 0:
         parser.error("rounds and times are above 0")
     options.output = options.output or Path(f"static-against-fair-{time.strftime('%Y%m%d-%H%M%S')}")

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
+from headway.services.bench.chosen_target import make_target
 from headway.services.bench.load import Load, Loaded, Point, Share
 from headway.services.bench.plan import make_work
 from headway.services.bench.prompts import PromptWriter
 from headway.services.bench.settings import BenchSettings
-from headway.services.bench.target import make_target
 from headway.services.errors import ServiceError
 
 LEAD_SECONDS: Final = 0.3

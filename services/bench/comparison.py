@@ -178,7 +178,7 @@ def telling_load(arms: Sequence[Arm]) -> float:
 def _notes(arms: Sequence[Arm]) -> list[str]:
     """What makes a comparison less than it looks."""
     notes: list[str] = []
-    seeds = [sorted(result["settings"].get("seed", 0) for result in arm.rounds) for arm in arms]
+    seeds = [{result["settings"].get("seed", 0) for result in arm.rounds} for arm in arms]
     if any(each != seeds[0] for each in seeds):
         notes.append("the arms had other seeds: other arrivals and prompts, of the same kind")
     first = arms[0].rounds[0]

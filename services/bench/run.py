@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from headway.services.bench.chosen_target import make_target
 from headway.services.bench.client_processes import LEAD_SECONDS, Begin, ClientProcesses, merged
 from headway.services.bench.knee import Knee, find_knee, next_rate
 from headway.services.bench.load import Load, Loaded, Point, Share
@@ -20,7 +21,7 @@ from headway.services.bench.prompts import Count, PromptWriter, make_writer
 from headway.services.bench.result import FORMAT, ROW_FIELDS, point_result, target_result, work_result
 from headway.services.bench.settings import BenchSettings
 from headway.services.bench.settle import Rest
-from headway.services.bench.target import Target, make_target
+from headway.services.bench.target import Target
 from headway.services.bench.tokenizer_count import tokenizer_count
 from headway.services.bench.worker_steps import fetch_records, fetch_workers
 from headway.services.errors import ServiceError, UsageError

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from headway.services.bench.answer import Answer, Planned
-from headway.services.bench.settings import BenchSettings
 
 Now = Callable[[], float]
 """Seconds since the start of the point."""
@@ -55,11 +54,3 @@ class Target(Protocol):
     async def close(self) -> None:
         """Release what it holds."""
         ...
-
-
-def make_target(settings: BenchSettings) -> Target:
-    """What the URL names. Raises UsageError."""
-    from headway.services.bench.native_target import NativeTarget
-    from headway.services.bench.openai_target import OpenAiTarget
-
-    return NativeTarget(settings) if settings.is_native else OpenAiTarget(settings)

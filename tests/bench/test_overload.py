@@ -47,7 +47,7 @@ def row(due: float, *, took: float = 1.0, status: int = 200, outcome: str = "fin
 
 def point(rate: float, goodput: float, rows: list[list[Any]], seconds: float = 30.0) -> dict[str, Any]:
     figures = {"rate": rate, "goodput_per_second": goodput, "attainment": 0.9, "requests_per_second": goodput}
-    client = {"cpu_share": 0.1, "late_seconds": {"p99": 0.001}, "complaints": []}
+    client: dict[str, Any] = {"cpu_share": 0.1, "late_seconds": {"p99": 0.001}, "complaints": []}
     return figures | {
         "offered_per_second": rate,
         "window": [10.0, 10.0 + seconds],
@@ -128,7 +128,7 @@ def test_a_real_process_has_memory_and_cores(bench: Any) -> None:
 
 
 def arm_file(folder: Path, name: str, goodputs: dict[float, float], ttft: float, seed: int) -> Path:
-    points = [
+    points: list[dict[str, Any]] = [
         {
             "rate": rate,
             "concurrency": None,
@@ -139,7 +139,7 @@ def arm_file(folder: Path, name: str, goodputs: dict[float, float], ttft: float,
         }
         for rate, goodput in goodputs.items()
     ]
-    told = {
+    told: dict[str, Any] = {
         "headway_bench": 1,
         "settings": {"attainment": 0.9, "seed": seed},
         "machine": {"processor": "one"},
