@@ -137,7 +137,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--fitting",
         type=float,
         default=0.99,
-        help="share of the lengths that fit the context; others are cut",
+        help="share of the lengths that fit the context, others are cut",
     )
     parser.add_argument("--batch", type=int, default=16, help="requests of a static batch")
     parser.add_argument("--ttft", default="1s", help="limit of the first token")
