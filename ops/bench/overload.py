@@ -94,7 +94,7 @@ class MemoryWatch:
 def measure(service: Service, worker_port: int, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """The peak, then the overload."""
     bench = Bench(service.port, worker_port, folder, options)
-    step = ["--warmup", "5s", "--duration", f"{options.step_seconds:g}s"]
+    step = ["--warmup", "10s", "--duration", f"{options.step_seconds:g}s"]
     search = ["--rate", f"{options.rate:g}", "--find-knee", "--most-points", f"{options.points}"]
     sweep = bench.run("sweep", *search, *step)
     peak = peak_of(sweep)
