@@ -55,16 +55,18 @@ def _too_late(lane: Lane, intake: Intake, settings: QueueSettings, exact_ms: flo
     """The bound that a job breaks by its predicted wait or end, and by how many seconds; "": none.
 
     A job has its share of the rate beside those that run. A deadline is judged only where jobs have been
-    waiting lately: else the rate may be from when there was little to do.
+    waiting lately, else the rate may be from when there was little to do; and only behind others: who is
+    first gets a place at once, and its worker knows better how long it will take.
     """
     now_ms = int(exact_ms)
     place = exact_ms + 1000 * (intake.due_seconds or settings.patience_seconds)
-    wait = lane.seconds_for(_tokens_ahead(lane, intake, place), now_ms)
+    ahead = _tokens_ahead(lane, intake, place)
+    wait = lane.seconds_for(ahead, now_ms)
     if wait is None:
         return "", 0.0
     if wait > settings.max_wait_seconds:
         return "wait", wait - settings.max_wait_seconds
-    if intake.deadline_seconds and now_ms - lane.pressed_ms <= PRESSED_MS:
+    if ahead > 0 and intake.deadline_seconds and now_ms - lane.pressed_ms <= PRESSED_MS:
         answer = min(intake.answer_tokens, USUAL_ROOM * lane.answers.get(intake.tenant, math.inf))
         took = answer * lane.running_jobs / lane.rate(now_ms)
         late = wait + took - intake.deadline_seconds * DEADLINE_SHARE

@@ -184,7 +184,8 @@ end
 
 -- The predicted wait, if it is beyond the limit, or the predicted end, if it is beyond the deadline: the bound and by how
 -- many milliseconds, else nil. A job has its share of the rate beside those that run. A deadline is judged only where
--- jobs have been waiting lately: else the rate may be from when there was little to do.
+-- jobs have been waiting lately, else the rate may be from when there was little to do; and only behind others: who is
+-- first gets a place at once, if need be before what runs, and its worker knows better how long it will take.
 local function too_late(books, job, limits, place)
   local rate = number(shared(books.tag, 'GET', name(books.tag, 'rate')))
   if rate <= 0 then return nil end
@@ -193,7 +194,7 @@ local function too_late(books, job, limits, place)
   local ahead = tokens_ahead(books, job.priority or 'standard', job.tenant or 'default', place)
   local wait = ahead * answered / rate * 1000
   if wait > limits.wait_ms then return 'wait', wait - limits.wait_ms end
-  if not job.deadline_seconds or job.demotable == true then return nil end
+  if ahead <= 0 or not job.deadline_seconds or job.demotable == true then return nil end
   if now_ms() - get(books, 'pressed') > PRESSED_MS then return nil end
   local took = expected_answer(books, job) * get(books, 'running') / rate * 1000
   local late = wait + took - job.deadline_seconds * 1000 * DEADLINE_SHARE

@@ -143,10 +143,11 @@ async def test_a_job_gets_its_share_of_the_rate_beside_those_that_run(bench: Ben
         await bench.submit(f"r{n}")
     for _ in range(4):
         await bench.claim_one()
-    await bench.submit("waits", sampling={"max_tokens": 1})
+    await bench.submit("waits", deadline_seconds=5.0, sampling={"max_tokens": 1})
     await press(bench)
     assert (await _refused(bench, deadline_seconds=8.0, sampling={"max_tokens": 200})).bound == "deadline"
     await bench.submit("short", deadline_seconds=8.0, sampling={"max_tokens": 20})
+    await bench.submit("better", priority="interactive", deadline_seconds=1.0)  # nobody goes before it
 
 
 async def test_no_deadline_is_judged_by_a_rate_from_when_there_was_little_to_do(bench: Bench) -> None:
