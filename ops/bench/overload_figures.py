@@ -17,8 +17,12 @@ LONGEST_REFUSAL_SECONDS: Final = 0.05
 """At the 99th percentile."""
 MOST_GROWTH: Final = 1.05
 """Of a process's memory in the last minute, as a multiple of that in the second one."""
+KEPT_BYTES: Final = 8192
+"""What the queue's server may keep of each accepted job for its promise: the stream for five minutes (4 kB at
+least), body, record and answer for an hour. Of refused ones it keeps nothing."""
 MINUTE: Final = 60.0
 REFUSALS: Final = (429, 503)
+ACCEPTED: Final = 200
 
 
 @dataclass(frozen=True)
@@ -51,9 +55,13 @@ class MemorySeries:
 
     samples: dict[str, list[tuple[float, int, float]]]
 
-    def shown(self) -> dict[str, Any]:
-        """MB in the second and the last minute (medians), the growth, and the cores that it used."""
-        return {name: _memory(series) for name, series in self.samples.items() if series}
+    def shown(self, accepted_per_second: float) -> dict[str, Any]:
+        """MB in the second and the last minute (medians), the growth, and the cores that it used.
+
+        Growth of the queue's server is without what it keeps of jobs by its promise.
+        """
+        kept = {"server": KEPT_BYTES * accepted_per_second}
+        return {name: _memory(series, kept.get(name, 0.0)) for name, series in self.samples.items() if series}
 
 
 def peak_of(sweep: Mapping[str, Any]) -> Peak:
@@ -71,7 +79,9 @@ def figures_of(
     peak, (point,) = peak_of(sweep), overload["points"]
     rows = due_rows(overload)
     refusals = sorted(row["ended"] - row["due"] for row in rows if row["status"] in REFUSALS)
-    shown = memory.shown()
+    start, end = point["window"]
+    accepted = sum(row["status"] == ACCEPTED for row in rows)
+    shown = memory.shown(accepted / max(1e-9, end - start))
     found: dict[str, Any] = {
         "peak": {"rate": peak.rate, "goodput": peak.goodput},
         "search": [
@@ -179,6 +189,8 @@ def lines_of(figures: Mapping[str, Any]) -> list[str]:
     )
     for name, of in figures["memory"].items():
         grown = "" if of["growth"] is None else f", {of['growth']:.3f} of the second minute's"
+        if of["kept_mb"]:
+            grown += f" without {of['kept_mb']:.1f} MB that it keeps of {KEPT_BYTES:,} B a job"
         lines.append(f"  {name}: {of['last_mb']:.1f} MB{grown}; {100 * of['cores']:.0f} % of a core")
     lines.append(
         f"  client: {100 * client['cpu_share']:.0f} % of a core, sent late by "
@@ -192,16 +204,18 @@ def _ms(seconds: float | None) -> str:
     return "-" if seconds is None else f"{1e3 * seconds:.0f} ms"
 
 
-def _memory(series: Sequence[tuple[float, int, float]]) -> dict[str, Any]:
+def _memory(series: Sequence[tuple[float, int, float]], kept_per_second: float) -> dict[str, Any]:
     began, ended = series[0][0], series[-1][0]
     second = [rss for at, rss, _ in series if began + MINUTE <= at < began + 2 * MINUTE]
     last = [rss for at, rss, _ in series if at >= ended - MINUTE]
     # Both minutes have to lie apart, or the comparison says nothing.
     is_long = ended - began >= 3 * MINUTE
+    kept = kept_per_second * (ended - began - 2 * MINUTE)
     return {
         "last_mb": round(statistics.median(last) / 1e6, 2),
         "most_mb": round(max(rss for _, rss, _ in series) / 1e6, 2),
         "second_minute_mb": round(statistics.median(second) / 1e6, 2) if is_long else None,
-        "growth": round(statistics.median(last) / statistics.median(second), 4) if is_long else None,
+        "kept_mb": round(kept / 1e6, 2) if is_long else None,
+        "growth": round((statistics.median(last) - kept) / statistics.median(second), 4) if is_long else None,
         "cores": round((series[-1][2] - series[0][2]) / max(1e-9, ended - began), 3),
     }

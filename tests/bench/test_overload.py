@@ -117,14 +117,23 @@ def test_a_peak_of_nothing_is_refused(bench: Any) -> None:
         bench("overload_figures").peak_of(result(point(4.0, 0.0, [])))
 
 
-def test_a_real_process_has_memory_and_cores(bench: Any) -> None:
-    assert bench("overload_figures").MemorySeries({"worker": series(50.0, 60.0)}).shown()["worker"] == {
+def test_memory_is_compared_between_the_second_and_the_last_minute(bench: Any) -> None:
+    shown = bench("overload_figures").MemorySeries({"worker": series(50.0, 60.0)}).shown(1.0)
+    assert shown["worker"] == {
         "last_mb": 60.0,
         "most_mb": 60.0,
         "second_minute_mb": 50.0,
+        "kept_mb": 0.0,
         "growth": 1.2,
         "cores": 0.1,
     }
+
+
+def test_what_the_queues_server_keeps_of_accepted_jobs_by_its_promise_is_no_growth(bench: Any) -> None:
+    module = bench("overload_figures")
+    found = module.MemorySeries({"server": series(14.0, 14.0 + 10 * 179 * 8192 / 1e6)}).shown(10.0)["server"]
+    assert found["growth"] == pytest.approx(1.0, abs=1e-3)
+    assert found["kept_mb"] == pytest.approx(14.66, abs=0.01)
 
 
 def arm_file(folder: Path, name: str, goodputs: dict[float, float], ttft: float, seed: int) -> Path:
