@@ -80,6 +80,7 @@ def figures_of(comparison: Comparison) -> dict[str, Any]:
     return {
         "static_against_fair": 1,
         "knee_of_static": knee,
+        "knee_is_inside": knee < max(static.loads),
         "ratios_at_knee": ratios,
         "most_goodput": {
             name: max(arm.value(load, GOODPUT) or 0.0 for load in arm.loads) for name, arm in by_label.items()
@@ -101,8 +102,10 @@ def lines_of(figures: dict[str, Any]) -> list[str]:
     """The outcome in words."""
     ratios, verdict, most = figures["ratios_at_knee"], figures["verdict"], figures["most_goodput"]
     served = figures["served_rate"]
+    beyond = ["the knee may lie higher, where nothing was measured: give higher --rates"]
     return [
         "",
+        *([] if figures["knee_is_inside"] else beyond),
         f"knee of static batching: {figures['knee_of_static']:g} requests/s, where it has the most goodput",
         f"  goodput of continuous ÷ static there: {_shown(ratios['goodput'])} "
         f"(goal {GOALS['goodput']:g}): {verdict['goodput']}",

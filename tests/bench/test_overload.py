@@ -175,7 +175,7 @@ def test_the_arms_are_compared_where_static_batching_has_the_most_goodput_by_med
     comparison = compare(arms, module.knee_of(arms[0]))
     assert not comparison.notes  # the rounds' seeds differ, and are the same for both arms
     found = module.figures_of(comparison)
-    assert found["knee_of_static"] == 2.0
+    assert (found["knee_of_static"], found["knee_is_inside"]) == (2.0, True)
     assert found["ratios_at_knee"] == {"goodput": round(1.9 / 0.6, 3), "ttft_p99": 10.0}
     assert found["verdict"] == {"goodput": "held", "ttft_p99": "held"}
     assert "3.17" in " ".join(module.lines_of(found))
