@@ -82,6 +82,7 @@ def figures_of(comparison: Comparison) -> dict[str, Any]:
         "knee_of_static": knee,
         "knee_is_inside": knee < max(static.loads),
         "ratios_at_knee": ratios,
+        "engine_at_knee": {name: engine_of(arm, knee) for name, arm in by_label.items()},
         "most_goodput": {
             name: max(arm.value(load, GOODPUT) or 0.0 for load in arm.loads) for name, arm in by_label.items()
         },
@@ -90,6 +91,25 @@ def figures_of(comparison: Comparison) -> dict[str, Any]:
             name: "held" if (ratios[name] or 0.0) >= goal else "missed" for name, goal in GOALS.items()
         },
         "comparison": comparison.figures(),
+    }
+
+
+def engine_of(arm: Arm, load: float) -> dict[str, float] | None:
+    """What the engine did at one rate: part of the time that it was busy, requests in a step and part of the
+    busy time in steps with prompts (both by time); None without step records.
+
+    It says why arms are near each other: a batch makes decodes cheaper, hardly prompts.
+    """
+    records = [worker["steps"] for point in arm.points(load) for worker in point["workers"]]
+    steps = [step for record in records for step in record]
+    busy = sum(seconds for _, seconds, *_ in steps)
+    if not busy:
+        return None
+    span = sum(record[-1][0] + record[-1][1] - record[0][0] for record in records if record)
+    return {
+        "busy_share": round(min(1.0, busy / max(span, 1e-9)), 3),
+        "requests_in_a_step": round(sum(step[1] * step[2] for step in steps) / busy, 2),
+        "prompt_share": round(sum(step[1] for step in steps if step[3] > step[2]) / busy, 3),
     }
 
 
@@ -111,6 +131,13 @@ def lines_of(figures: dict[str, Any]) -> list[str]:
         f"(goal {GOALS['goodput']:g}): {verdict['goodput']}",
         f"  P99 TTFT of static ÷ continuous there: {_shown(ratios['ttft_p99'])} "
         f"(goal {GOALS['ttft_p99']:g}): {verdict['ttft_p99']}",
+        *(
+            f"  engine of {name} there: busy for {of['busy_share']:.0%} of the time, "
+            f"{of['requests_in_a_step']:g} requests in a step, "
+            f"{of['prompt_share']:.0%} of its work in steps with prompts"
+            for name, of in figures["engine_at_knee"].items()
+            if of is not None
+        ),
         f"most goodput at any rate: static {most['static']:.3g}, continuous {most['fair']:.3g} requests/s",
         "highest rate with enough within the limits: "
         + ", ".join(f"{name} {'none' if rate is None else f'{rate:g}/s'}" for name, rate in served.items()),

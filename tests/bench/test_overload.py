@@ -144,6 +144,8 @@ def arm_file(folder: Path, name: str, goodputs: dict[float, float], ttft: float,
             "goodput_per_second": goodput,
             "attainment": goodput / rate,
             "ttft_seconds": {"p99": ttft},
+            # Start, seconds, requests, tokens, …: two busy seconds of four, one of them with a prompt.
+            "workers": [{"steps": [[0.0, 1.0, 1, 50, 0, 0], [3.0, 1.0, 3, 3, 0, 0]]}],
             "client": {"complaints": []},
         }
         for rate, goodput in goodputs.items()
@@ -178,4 +180,9 @@ def test_the_arms_are_compared_where_static_batching_has_the_most_goodput_by_med
     assert (found["knee_of_static"], found["knee_is_inside"]) == (2.0, True)
     assert found["ratios_at_knee"] == {"goodput": round(1.9 / 0.6, 3), "ttft_p99": 10.0}
     assert found["verdict"] == {"goodput": "held", "ttft_p99": "held"}
+    assert found["engine_at_knee"]["static"] == {
+        "busy_share": 0.5,
+        "requests_in_a_step": 2.0,
+        "prompt_share": 0.5,
+    }
     assert "3.17" in " ".join(module.lines_of(found))
