@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -137,6 +138,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     """0, 1 for a missed limit, 2 where the client was the bottleneck."""
     options = parse()
+    # Told to end, it ends what it started: the default would leave a service behind that takes the cores.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         service = Service(folder, stack)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -191,6 +192,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     """Run, write, print; 1 for a missed goal."""
     options = parse()
+    # Told to end, it ends what it started: the default would leave a service behind that takes the cores.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options.output.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
     labels: list[str] = []
