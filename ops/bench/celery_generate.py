@@ -99,7 +99,7 @@ def serve(model: str, port: str, threads: str, server: str, folder: str) -> None
     try:
         routes = [Route("/v1/models", models), Route("/v1/completions", answer, methods=["POST"])]
         door = Starlette(routes=routes)
-        uvicorn.run(door, host="127.0.0.1", port=int(port), log_level="warning")
+        uvicorn.run(door, host="127.0.0.1", port=int(port), log_level="warning", timeout_graceful_shutdown=3)
     finally:
         for child in children[::-1]:
             child.terminate()
