@@ -4,7 +4,7 @@ PYTHON ?= python3
 export PYTHON
 BIN := .venv/bin
 
-.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak soak-batch deterministic chaos conformance bench-queue bench-readers bench-stalled bench-start bench-structured bench-batch bench-engine bench-peers soak-memory gpu-check format constraints clean
+.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak soak-batch deterministic chaos conformance bench-queue bench-readers bench-stalled bench-start bench-structured bench-batch bench-engine bench-peers bench-overload bench-policies soak-memory gpu-check format constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -83,6 +83,12 @@ bench-engine: setup ## the engine alone: tokens per second and per-step budget b
 
 bench-peers: setup ## our full path against vLLM, llama.cpp and OpenVINO, installed on the way (about an hour)
 	@$(BIN)/python ops/bench/peers.py $(ARGS)
+
+bench-overload: setup ## does goodput hold at three times the load that the service bears, for five minutes? (about 9 minutes)
+	@$(BIN)/python ops/bench/overload.py $(ARGS)
+
+bench-policies: setup ## static against continuous batching from idle to overload (25 minutes; ARGS="--trace AZURE.csv")
+	@$(BIN)/python ops/bench/static_against_fair.py $(ARGS)
 
 format: dev ## let ruff format and fix
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .

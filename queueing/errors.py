@@ -86,7 +86,8 @@ class InvalidTenantError(QueueingError, ValueError):
 class QueueFullError(QueueingError):
     """As much waits in the lane as may; try again after ``retry_after_seconds``.
 
-    ``bound`` is ``jobs``, ``tokens`` or ``wait`` (the predicted one).
+    ``bound`` is ``jobs``, ``tokens``, ``wait`` (the predicted one) or ``deadline``: by prediction the job
+    would end too late for its own.
     """
 
     def __init__(self, message: str, *, retry_after_seconds: float, bound: str = "jobs") -> None:
@@ -99,6 +100,7 @@ _FULL = {
     "jobs": "as many jobs wait as may ({jobs})",
     "tokens": "the {jobs} jobs that wait are as much work as may",
     "wait": "a new job would wait longer than the limit, behind {jobs} others",
+    "deadline": "by prediction this job would end after its deadline, behind {jobs} others",
 }
 
 

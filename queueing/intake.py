@@ -41,6 +41,8 @@ class Intake:
     on_disconnect: str
     metadata: dict[str, str]
     choices: int
+    answer_tokens: int
+    """That each answer may have."""
     cost: int
     """Rough tokens that the job may take: bytes / 4, and what it may generate."""
 
@@ -69,6 +71,7 @@ def read_body(body: bytes, model: str) -> Intake:
         on_disconnect="detach" if given.get("on_disconnect") == "detach" else "cancel",
         metadata=read_metadata(given.get("metadata")),
         choices=_choices(given.get("sampling")),
+        answer_tokens=_longest_answer(given.get("sampling")),
         cost=_cost(len(body), given.get("sampling")),
     )
 
@@ -140,11 +143,14 @@ def _choices(sampling: object) -> int:
 
 
 def _cost(body_bytes: int, sampling: object) -> int:
-    choices = _choices(sampling)
+    return math.ceil(body_bytes / 4) + _longest_answer(sampling) * _choices(sampling)
+
+
+def _longest_answer(sampling: object) -> int:
     longest = cast("dict[str, object]", sampling).get("max_tokens") if isinstance(sampling, dict) else None
     if isinstance(longest, bool) or not isinstance(longest, int | float) or not longest >= 0:
         longest = _UNSAID_ANSWER_TOKENS
-    return math.ceil(body_bytes / 4) + math.ceil(min(longest, _MOST_ANSWER_TOKENS)) * choices
+    return math.ceil(min(longest, _MOST_ANSWER_TOKENS))
 
 
 def _fingerprint(given: dict[str, Any]) -> str:

@@ -19,7 +19,9 @@ seen:{lane}                 zset       tenant -> when it last began or ceased to
 weights:{lane}              hash       tenant -> weight, where it is not 1                   for good
 lane:{lane}                 hash       the books: jobs, tokens, returned:<band> waiting,     for good
                                        floor:<band> of the virtual times, since_aged,
-                                       answered and estimated tokens, running; lost: 1 when
+                                       answered and estimated tokens, running; waited: 1 when
+                                       jobs waited at the last report of a rate, pressed: when
+                                       (ms) they did at two in a row; lost: 1 when
                                        jobs may be in no index, or until when one searches
 back:{lane}:<band>          list       keys of jobs handed back or taken from a dead worker; until claimed
                                        served before the band's tenants

@@ -8,7 +8,7 @@ Who begins to wait starts at the floor at least, so idling earns nothing.
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 from itertools import count
 from typing import Final
@@ -42,6 +42,12 @@ class Band:
     def jobs_of(self, tenant: str) -> tuple[Record, ...]:
         """A tenant's waiting jobs in their order."""
         return tuple(entry[2] for entry in self._queues.get(tenant, ()))
+
+    def tokens_before(self, tenant: str, place: float) -> float:
+        """Estimated tokens of a tenant's jobs that go before a new one with this place."""
+        queue = self._queues.get(tenant, [])
+        earlier = bisect_right(queue, place, key=lambda entry: entry[0])
+        return self.tokens[tenant] * earlier / len(queue) if queue else 0.0
 
     def next_job(self, tenant: str) -> Record:
         """The first of a waiting tenant's jobs."""

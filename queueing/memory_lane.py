@@ -24,6 +24,8 @@ AGED_TENANTS: Final = 4
 ANSWERED_DECAY: Final = 0.99
 ANSWER_GAIN: Final = 0.05
 RATE_DECAY: Final = 0.99
+PRESSED_GAIN: Final = 0.2
+"""As in lua/upkeep.lua."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,10 @@ class Lane:
     """By tenant: tokens of its usual answer."""
     answered: float = 0.0
     estimated: float = 0.0
+    has_waited: bool = False
+    """Whether jobs waited at the last report of a rate."""
+    pressed_ms: int = 0
+    """When they did at two in a row."""
     dead: deque[tuple[DeadLetter, bytes]] = field(default_factory=lambda: deque(maxlen=DEAD_LETTERS_KEPT))
     recent: deque[EndedJob] = field(default_factory=lambda: deque(maxlen=RECENT_KEPT))
     settlements: dict[str, Settlement] = field(default_factory=dict[str, Settlement])
@@ -65,6 +71,11 @@ class Lane:
     def queued_jobs(self) -> int:
         """How many jobs wait, over all bands."""
         return sum(band.jobs for band in self.bands.values()) + sum(map(len, self.returned.values()))
+
+    @property
+    def running_jobs(self) -> int:
+        """How many jobs workers hold."""
+        return sum(record.state is JobState.RUNNING for record in self.records.values())
 
     @property
     def queued_tokens(self) -> int:
@@ -167,7 +178,7 @@ class Lane:
     # -- figures --------------------------------------------------------------------------------------
 
     def learn(self, record: Record) -> None:
-        """Note how long a job's answer got."""
+        """Note how long a job's whole answer got."""
         self.answered = self.answered * ANSWERED_DECAY + record.status().committed_tokens
         self.estimated = self.estimated * ANSWERED_DECAY + record.cost
         tokens = record.status().committed_tokens
@@ -187,9 +198,19 @@ class Lane:
         self.answers = {tenant: usual for tenant, usual in self.answers.items() if tenant in known}
 
     def report(self, worker_id: str, tokens_per_second: float, now_ms: int, ttl_ms: int) -> None:
-        """Note what a worker can do: its best lately."""
+        """Note what a worker can do: its best lately, or while jobs wait the mean of what it does."""
         best, _ = self.rates.get(worker_id, (0.0, 0))
-        self.rates[worker_id] = (max(tokens_per_second, best * RATE_DECAY), now_ms + ttl_ms)
+        waits, has_waited = self.queued_jobs > 0, self.has_waited
+        self.has_waited = waits
+        if not (waits and has_waited):
+            rate = max(tokens_per_second, best * RATE_DECAY)
+        else:
+            self.pressed_ms = now_ms
+            # No token in a second says nothing: a long prompt may be in work.
+            is_known = best > 0 and tokens_per_second > 0
+            mean = best + PRESSED_GAIN * (tokens_per_second - best)
+            rate = mean if is_known else max(tokens_per_second, best)
+        self.rates[worker_id] = (rate, now_ms + ttl_ms)
 
     def rate(self, now_ms: int) -> float:
         """Tokens per second of all workers; 0: not known."""
@@ -206,7 +227,7 @@ class Lane:
         """See ``Queue.depth``."""
         return LaneDepth(
             queued={band: self.bands[band].jobs + len(self.returned[band]) for band in Priority},
-            running=sum(record.state is JobState.RUNNING for record in self.records.values()),
+            running=self.running_jobs,
             dead_letters=len(self.dead),
             queued_tokens=self.queued_tokens,
             tokens_per_second=self.rate(now_ms),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from typing import Final
 
 from headway.queueing.bells import Bells
 from headway.queueing.claims import Finish
@@ -18,6 +19,9 @@ from headway.queueing.memory_record import Record
 from headway.queueing.protocol import Reaped, Submitted
 from headway.queueing.results import answer_so_far, end_event
 from headway.queueing.settings import QueueSettings
+
+WHOLE: Final = frozenset({EndReason.STOP, EndReason.LENGTH})
+"""Ends of whole answers; what was cut off does not tell how long answers get."""
 
 
 class MemoryStore:
@@ -83,7 +87,7 @@ class MemoryStore:
         if repeated is not None:
             return repeated
         intake = _intake(model, body, asked_body)
-        refuse_if_full(lane_name, self.lane(lane_name), intake, self.settings, self.now_ms())
+        refuse_if_full(lane_name, self.lane(lane_name), intake, self.settings, self._clock() * 1000)
         if intake.idempotency_key is not None:
             until = self.now_ms() + int(self.settings.idempotency_seconds * 1000)
             self._idempotent[lane_name, intake.tenant, intake.idempotency_key] = (
@@ -113,7 +117,7 @@ class MemoryStore:
         if self.find(job_id) is not None:
             return Submitted(job_id, created=False)
         intake = read_body(body, model)
-        refuse_if_full(lane_name, self.lane(lane_name), intake, self.settings, self.now_ms())
+        refuse_if_full(lane_name, self.lane(lane_name), intake, self.settings, self._clock() * 1000)
         record = self._new_record(job_id, model, body, intake)
         record.retry_of = old_id
         return self._enqueue(record)
@@ -224,7 +228,8 @@ class MemoryStore:
         record.end = end
         lane = self.lane_with(record)
         lane.charge(record, finish.service - record.charged)
-        lane.learn(record)
+        if end.reason in WHOLE:
+            lane.learn(record)
         self._close(record, finish.result, finish.dead_letter, end.usage.prompt_tokens)
 
     def _close(self, record: Record, result: JobResult, dead_letter: str | None, prompt_tokens: int) -> None:

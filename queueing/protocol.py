@@ -113,7 +113,8 @@ class Queue(Protocol):
         is a no-op that returns ``created=False``. With a text in ``reserved`` the job's end brings exactly
         one Settlement that carries it. ``asked`` is the job as its producer posted it, where its tenant's
         defaults were filled in since: an idempotency key compares that. Raises InvalidJobError,
-        IdempotencyConflictError, QueueFullError (by jobs, tokens or predicted wait), QueueUnavailableError.
+        IdempotencyConflictError, QueueFullError (by jobs, tokens, predicted wait or deadline),
+        QueueUnavailableError.
         """
         ...
 

@@ -42,6 +42,12 @@ class Arrival:
 DrawLengths = Callable[[Random], Lengths]
 
 
+def fitting_scale(rows: Sequence[Lengths], context_tokens: int, *, share: float = 1.0) -> float:
+    """By how much to shorten all lengths so that this share of them fits the context; 1 where they do."""
+    totals = sorted(row.prompt_tokens + row.answer_tokens for row in rows)
+    return min(1.0, context_tokens / totals[min(len(totals) - 1, int(len(totals) * share))])
+
+
 def read_trace(path: Path) -> tuple[Arrival, ...]:
     """The rows of a trace CSV by time, the first at 0 seconds; raises UsageError for another form."""
     try:

@@ -9,7 +9,9 @@ from typing import Annotated, Final
 import typer
 
 from headway.services import cli_options as options
+from headway.services.bench.option_values import parse_counts, parse_limit, parse_numbers, parse_scale
 from headway.services.bench.settings import Api, Arrivals, BenchSettings, Slos
+from headway.services.given_options import refuse_ignored, typed_of
 from headway.services.units import parse_duration, parse_size
 
 KEY: Final = "HEADWAY_API_KEY"
@@ -17,40 +19,6 @@ KEY: Final = "HEADWAY_API_KEY"
 _DEFAULT = BenchSettings()
 _duration = options.checked(parse_duration)
 _size = options.checked(parse_size)
-
-
-def parse_numbers(text: str) -> list[float]:
-    """``1,2,4``, as given; raises ValueError that shows how they are written."""
-    try:
-        numbers = [float(part) for part in text.split(",")]
-    except ValueError:
-        numbers = []
-    if not numbers or not all(0.0 < number <= 1e6 for number in numbers):
-        raise ValueError(f"{text!r}: numbers above 0 with commas between them, such as 1,2,4")
-    return numbers
-
-
-def parse_counts(text: str) -> list[int]:
-    """``1,4,16``; raises ValueError that shows how they are written."""
-    numbers = parse_numbers(text)
-    if not all(number == int(number) for number in numbers):
-        raise ValueError(f"{text!r}: whole numbers with commas between them, such as 1,4,16")
-    return [int(number) for number in numbers]
-
-
-def parse_limit(text: str) -> float | None:
-    """A duration, or ``none``."""
-    return None if text == "none" else parse_duration(text)
-
-
-def parse_scale(text: str) -> float | None:
-    """A factor above 0, or ``fit``."""
-    if text == "fit":
-        return None
-    (scale,) = parse_numbers(text) if "," not in text else (0.0,)
-    if not scale:
-        raise ValueError(f"{text!r}: one number above 0, or fit")
-    return scale
 
 
 def tenant_keys() -> tuple[tuple[str, str], ...]:
@@ -137,6 +105,12 @@ def bench(
     shared_prefix_tokens: Annotated[
         int, typer.Option(min=0, help="All prompts begin with so many more, the same ones.")
     ] = _DEFAULT.shared_prefix_tokens,
+    deadline: Annotated[
+        float | None,
+        typer.Option(
+            parser=_duration, metavar="DURATION", help="Each request brings it along; default: none."
+        ),
+    ] = None,
     text: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="Cut prompts from it; default: random words.")
     ] = None,
@@ -175,6 +149,9 @@ def bench(
         float,
         typer.Option(parser=_duration, metavar="DURATION", help="How long to wait for the last answers."),
     ] = _DEFAULT.drain,
+    client_processes: Annotated[
+        int, typer.Option(min=1, max=64, help="Send from so many processes: each is one core at most.")
+    ] = _DEFAULT.client_processes,
     max_open: Annotated[int, typer.Option(min=1, help="Requests open at once.")] = _DEFAULT.max_open,
     seed: Annotated[int, typer.Option(help="The same seed sends the same requests.")] = _DEFAULT.seed,
     slo_ttft: Annotated[str, typer.Option(metavar="DURATION|none", help="Limit of the first token.")] = "1s",
@@ -213,6 +190,7 @@ def bench(
     Exit codes: 0 measured, 4 measured but invalid (the client was the bottleneck), 130 interrupted.
     """
     if context.invoked_subcommand is not None:
+        refuse_ignored(context, typed_of(context), f"{context.invoked_subcommand} has options of its own")
         return
     from headway.services.bench.command import run_bench
 
@@ -236,6 +214,7 @@ def bench(
         answer_tokens=answer_tokens,
         length_spread=length_spread,
         shared_prefix_tokens=shared_prefix_tokens,
+        deadline_seconds=deadline,
         texts=tuple(text or ()),
         tokenizer=tokenizer,
         tenants=tenants,
@@ -248,6 +227,7 @@ def bench(
         warmup=warmup,
         duration=duration,
         drain=drain,
+        client_processes=client_processes,
         max_open=max_open,
         seed=seed,
         slos=Slos(*(options.checked(parse_limit)(limit) for limit in (slo_ttft, slo_tpot, slo_e2e))),
@@ -258,7 +238,35 @@ def bench(
         max_client_cpu=max_client_cpu,
         worker_urls=tuple(worker or ()),
     )
+    refuse_ignored_options(context, settings)
     raise typer.Exit(run_bench(settings, json_output, html))
+
+
+def refuse_ignored_options(context: typer.Context, settings: BenchSettings) -> None:
+    """Raise UsageError for an option that says nothing beside the others."""
+    if settings.arrivals != "burst":
+        refuse_ignored(context, ["burstiness"], "gaps are drawn with it for bursts", "--arrivals burst")
+    if settings.arrivals != "on-off":
+        refuse_ignored(context, ["on", "off"], "requests come and go so in one process", "--arrivals on-off")
+    if settings.concurrencies:
+        told = "--concurrency is a closed loop: clients ask again when they have their answer"
+        refuse_ignored(context, ["rate", "rate_scale", "arrivals"], told)
+    if settings.rate_scales:
+        refuse_ignored(context, ["rate"], "--rate-scale says how fast the trace comes", "one of the two")
+    if settings.trace is not None:
+        lengths = ["prompt_tokens", "answer_tokens", "length_spread"]
+        refuse_ignored(context, lengths, "lengths are those of --trace", "--length-scale")
+    else:
+        refuse_ignored(context, ["length_scale"], "it scales the lengths of a trace", "--trace FILE")
+    if settings.tenants is not None:
+        told = "with --tenants each tenant has its own, in the file"
+        refuse_ignored(context, ["shared_prefix_tokens", "deadline"], told)
+    if not settings.finds_knee:
+        refuse_ignored(context, ["most_points"], "it bounds the search for the knee", "--find-knee")
+    if not settings.slow_ratio:
+        refuse_ignored(context, ["slow_rate"], "nobody reads slowly", "--slow-readers 0.1")
+    if settings.is_native:
+        refuse_ignored(context, ["count_events"], "Headway's queue tells the tokens of each event")
 
 
 def compare(

@@ -6,15 +6,21 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from headway.services import cli_engine_options as engine_options
 from headway.services import cli_options as options
+from headway.services.given_options import refuse_ignored
 from headway.services.settings import WorkerSettings, default_cache_dir
 from headway.services.units import parse_duration
 
+OF_THE_ENGINE: Final = (
+    *("model", "dtype", "device", "threads", "cpu_kernels", "quantization", "kv_cache_dtype", "kv_cache"),
+    *("host_cache", "max_model_len", "max_sequences", "max_batch_tokens", "cache_dir", "pin_threads"),
+)
+"""Parameters of the engine that is measured here, where no worker is."""
 _WORKER = WorkerSettings()
 _duration = options.checked(parse_duration)
 
@@ -25,6 +31,7 @@ def add_calibrate_command(app: typer.Typer) -> None:
 
 
 def calibrate(
+    context: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write what was measured.")],
     *,
     seconds: Annotated[
@@ -69,6 +76,10 @@ def calibrate(
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is loaded, as `headway worker` does
 
+    if worker is not None:
+        refuse_ignored(
+            context, OF_THE_ENGINE, "the steps are those of the worker at --worker, as it was started"
+        )
     from headway.services.calibrate import calibrate as measure
     from headway.services.calibrate import calibrate_live
     from headway.services.trace_file import check_folder

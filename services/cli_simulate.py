@@ -11,6 +11,7 @@ import typer
 from headway.services import cli_engine_options as engine_options
 from headway.services import cli_options as options
 from headway.services.fair_settings import FairSettings
+from headway.services.given_options import refuse_ignored
 from headway.services.hardware import Coefficients
 from headway.services.simulate_settings import PreemptionChoice, Process, SimulateSettings
 from headway.services.units import parse_duration, parse_size
@@ -45,6 +46,7 @@ def add_simulate_command(app: typer.Typer) -> None:
 
 
 def simulate(
+    context: typer.Context,
     *,
     policy: Annotated[
         list[str] | None,
@@ -141,6 +143,7 @@ def simulate(
     json_output: options.JsonOutput = False,
 ) -> None:
     """Run the real scheduler against modelled hardware, on a virtual clock, and compare policies."""
+    _refuse_ignored_options(context)
     from headway.services.collector import look_for_cycles_seldom
     from headway.services.simulate import simulate as run_simulation
     from headway.services.simulation_plot import check_plot, draw_plot
@@ -194,3 +197,29 @@ def simulate(
         print(json.dumps(simulated.figures))
     else:
         print("\n".join(table(simulated.figures)))
+
+
+def _refuse_ignored_options(context: typer.Context) -> None:
+    """Raise UsageError for an option that says nothing beside the others."""
+    from headway.services.simulated_device import THIS_MACHINE
+
+    given = context.params
+    process = given["arrivals"] or ("trace" if given["trace"] is not None else "poisson")
+    if process != "burst":
+        refuse_ignored(context, ["burstiness"], "gaps are drawn with it for bursts", "--arrivals burst")
+    if process == "trace":
+        told = "requests come when those of the trace came"
+        refuse_ignored(context, ["rate"], told, "--rate-scale, or --arrivals poisson")
+    if given["trace"] is not None:
+        refuse_ignored(context, ["prompt_tokens", "answer_tokens"], "lengths are those of --trace")
+    if given["coefficients"] is not None:
+        told = "--coefficients stand for the hardware"
+        refuse_ignored(context, ["hardware", "calibration", "tensor_parallel"], told)
+    elif given["hardware"] != THIS_MACHINE:
+        told = "it is of this machine, and --hardware names another"
+        refuse_ignored(context, ["calibration"], told, f"--hardware {THIS_MACHINE}")
+    else:
+        told = "the calibration says what this machine is"
+        refuse_ignored(context, ["tensor_parallel"], told)
+    if not given["host_kv_tokens"]:
+        refuse_ignored(context, ["host_bandwidth"], "nothing is swapped", "--host-kv-tokens TOKENS")

@@ -13,6 +13,7 @@ import typer
 
 from headway.services import cli_engine_options as engine_options
 from headway.services import cli_options as options
+from headway.services.given_options import refuse_ignored
 from headway.services.settings import WorkerSettings, default_cache_dir
 from headway.services.units import parse_duration
 
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 _WORKER = WorkerSettings()
 _duration = options.checked(parse_duration)
 _CALIBRATE_SECONDS = 60.0
+_OF_THE_ENGINE = (
+    *("dtype", "device", "threads", "cpu_kernels", "quantization", "kv_cache_dtype", "kv_cache"),
+    *("max_model_len", "cache_dir", "pin_threads"),
+)
 
 
 def add_tune_command(app: typer.Typer) -> None:
@@ -32,6 +37,7 @@ def add_tune_command(app: typer.Typer) -> None:
 
 
 def tune(
+    context: typer.Context,
     *,
     trace: Annotated[
         Path, typer.Option(metavar="FILE", help="CSV with TIMESTAMP, ContextTokens, GeneratedTokens.")
@@ -84,6 +90,7 @@ def tune(
 
     The scheduler is simulated on this machine as it was measured; the best two settings then run for real.
     """
+    _refuse_ignored_options(context, is_confirmed=confirm and hardware is None)
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is loaded, as `headway worker` does
 
     from headway.services.arrivals import read_trace
@@ -117,6 +124,24 @@ def tune(
         print(json.dumps(as_json(tuned, limits, name)))
     else:
         print("\n".join(as_lines(tuned, limits, name)))
+
+
+def _refuse_ignored_options(context: typer.Context, *, is_confirmed: bool) -> None:
+    """Raise UsageError for an option that says nothing beside the others."""
+    given = context.params
+    if given["rate"] is not None:
+        told = "--rate draws arrivals at random, --rate-scale is for those of the trace"
+        refuse_ignored(context, ["rate_scale"], told, "one of the two")
+    if given["hardware"] is not None:
+        told = "--hardware stands for another machine, of which nothing is measured or tried"
+        refuse_ignored(context, ["calibration", *_OF_THE_ENGINE], told)
+        if given["confirm"]:
+            refuse_ignored(context, ["confirm"], told)
+    elif given["calibration"] is not None and not is_confirmed:
+        told = "the engine was measured for --calibration, and with --no-confirm none runs"
+        refuse_ignored(context, ["tensor_parallel", *_OF_THE_ENGINE], told)
+    if not is_confirmed:
+        refuse_ignored(context, ["confirm_duration"], "nothing is confirmed")
 
 
 def _show(text: str) -> None:

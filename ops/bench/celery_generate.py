@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from celery import Celery
+from celery import Celery, signals
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, StreamingResponse
@@ -30,19 +31,23 @@ app.conf.update(result_expires=600, worker_prefetch_multiplier=1, broker_connect
 loaded: dict[str, Any] = {}
 
 
+@signals.worker_init.connect
+def load(**_: object) -> None:
+    """Before the worker takes its first task: nobody's answer waits for the weights."""
+    import torch
+    import transformers
+
+    torch.set_num_threads(int(os.environ["CELERY_THREADS"]))
+    path, device = os.environ["CELERY_MODEL"], "cuda" if torch.cuda.is_available() else "cpu"
+    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16)
+    loaded.update(model=model.to(device).eval(), tokenizer=transformers.AutoTokenizer.from_pretrained(path))
+
+
 @app.task
 def generate(prompt: list[int] | str, max_tokens: int) -> tuple[int, int, str]:
     """Tokens of the prompt and of a greedy answer of exactly this length, and its text."""
     import torch
-    import transformers
 
-    if not loaded:
-        torch.set_num_threads(int(os.environ["CELERY_THREADS"]))
-        path, device = os.environ["CELERY_MODEL"], "cuda" if torch.cuda.is_available() else "cpu"
-        model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16)
-        loaded.update(
-            model=model.to(device).eval(), tokenizer=transformers.AutoTokenizer.from_pretrained(path)
-        )
     given = loaded["tokenizer"](prompt).input_ids if isinstance(prompt, str) else prompt
     ids = torch.tensor([given], device=loaded["model"].device)
     with torch.inference_mode():
@@ -87,12 +92,14 @@ def serve(model: str, port: str, threads: str, server: str, folder: str) -> None
     app.conf.update(broker_url=url, result_backend=url)
     command = [server, "--port", "0", "--unixsocket", f"{folder}/celery.sock", "--save", "", "--dir", folder]
     worker = [sys.executable, "-m", "celery", "-A", "celery_generate", "worker", "--pool", "solo"]
+    # uvicorn raises the signal again when it has shut down, and its default ends this process first.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     children = [subprocess.Popen(command, stdout=subprocess.DEVNULL)]
     children.append(subprocess.Popen([*worker, "--loglevel", "warning"], cwd=Path(__file__).parent))
     try:
         routes = [Route("/v1/models", models), Route("/v1/completions", answer, methods=["POST"])]
         door = Starlette(routes=routes)
-        uvicorn.run(door, host="127.0.0.1", port=int(port), log_level="warning")
+        uvicorn.run(door, host="127.0.0.1", port=int(port), log_level="warning", timeout_graceful_shutdown=3)
     finally:
         for child in children[::-1]:
             child.terminate()

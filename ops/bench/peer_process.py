@@ -22,7 +22,7 @@ from peer_arms import Arm, Launch, launch
 from peer_client import WrongAnswerError, ask, run_cell
 from peer_figures import Timed
 from peer_setup import SetupError
-from peer_work import Work
+from peer_work import Work, first_of
 
 IDLE_SECONDS: Final = 3.0
 STOP_SECONDS: Final = 60.0
@@ -44,10 +44,13 @@ class Running:
             return
         give_up = time.monotonic() + start_seconds
         reason: object = "no answer"
+        short = first_of(first)
         while self._process.poll() is None and time.monotonic() < give_up:
             try:
-                asyncio.run(asyncio.wait_for(ask(self._port, self._launch.model, first), start_seconds))
-            except (OSError, TimeoutError, WrongAnswerError, asyncio.IncompleteReadError) as error:
+                asyncio.run(asyncio.wait_for(ask(self._port, self._launch.model, short), start_seconds))
+            except TimeoutError:
+                reason = f"no answer within {start_seconds:g} s"
+            except (OSError, WrongAnswerError, asyncio.IncompleteReadError) as error:
                 reason = error
                 time.sleep(0.5)
             else:

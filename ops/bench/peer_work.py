@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 PROMPT_TOKENS: Final = (120, 240)
 """Shortest and longest, evenly spread: 180 on average."""
 ANSWER_TOKENS: Final = (48, 140)
 """The same: 94 on average."""
+FIRST_TOKENS: Final = 4
+"""Of the first question and its answer."""
 _SUBJECTS: Final = (
     "harbour",
     "engineer",
@@ -118,3 +120,10 @@ def template_ids(render: Callable[[str], Sequence[int]]) -> tuple[tuple[int, ...
     while one[-1 - after] == other[-1 - after]:
         after += 1
     return one[:before], one[len(one) - after :]
+
+
+def first_of(work: Work) -> Work:
+    """A question of the same kind, answered in moments: whether a server is there is not how fast it is."""
+    return replace(
+        work, prompt=work.prompt[:FIRST_TOKENS], answer_tokens=min(work.answer_tokens, FIRST_TOKENS)
+    )

@@ -20,6 +20,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -226,6 +227,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     """Set up, take all turns, print the table."""
     options = parse()
+    # Told to end, it ends what it started: the default would leave a service behind that takes the cores.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options.peers.mkdir(parents=True, exist_ok=True)
     bench = Bench(options.arms, resolve_model(options.model).path, options)
     if options.add_to is not None:

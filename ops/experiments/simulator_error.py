@@ -25,7 +25,15 @@ from typing import Any, Protocol
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is loaded, as `headway worker` does
 
-from headway.services.arrivals import Arrival, DrawLengths, Lengths, burst, lognormal_lengths, read_trace
+from headway.services.arrivals import (
+    Arrival,
+    DrawLengths,
+    Lengths,
+    burst,
+    fitting_scale,
+    lognormal_lengths,
+    read_trace,
+)
 from headway.services.calibrate import StepWatch, calibration_of, load_host, measuring_settings
 from headway.services.engine_run import EngineRun
 from headway.services.model_host import ModelHost
@@ -66,8 +74,7 @@ def workloads(trace: Path) -> list[Workload]:
 def scaled(trace: Path) -> DrawLengths:
     """The trace's lengths, so much shorter that all but one in a hundred fit; those are cut."""
     rows = [arrival.lengths for arrival in read_trace(trace)]
-    totals = sorted(row.prompt_tokens + row.answer_tokens for row in rows)
-    factor = min(1.0, CONTEXT_TOKENS / totals[len(totals) * 99 // 100])
+    factor = fitting_scale(rows, CONTEXT_TOKENS, share=0.99)
 
     def draw(drawn: Random) -> Lengths:
         row = drawn.choice(rows)

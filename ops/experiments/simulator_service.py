@@ -1,7 +1,12 @@
 """The other half of ``simulator_error.py``: the whole service, HTTP to SSE, instead of the engine alone.
 
-``headway up`` on a free port serves this process's own client. Steps are read from its worker while it serves
-loads of all sizes; what lies around them is measured on requests that come alone.
+``headway up`` on a free port serves this process's own client. Steps are read from its worker while it
+serves loads of all sizes; what lies around them is measured on requests that come alone.
+
+Half of the time the clients of a load rest after each answer, about as long as it took. The cores belong to
+the gateway, the queue's server and the client as well, and what these take of a step depends on how much of
+the time anybody rests: steps under clients that never do were a quarter longer than those of requests that
+come by themselves.
 """
 
 from __future__ import annotations
@@ -36,6 +41,8 @@ from headway.services.trace_file import fetch_trace
 from headway.services.traffic import Demand
 
 COUNTS = (1, 2, 4, 8, 16, 32)
+RESTLESS_SHARE = 0.3
+"""Of the time in which clients ask again at once: few services are that full."""
 ALONE_TOKENS = 24
 ALONE = 12
 """Short requests one after another, for what lies around a step."""
@@ -117,20 +124,27 @@ class Service:
         return run
 
     async def _load(self, seconds: float) -> None:
-        rounds = 2
-        for number in range(rounds):
-            for count in self._random.sample(COUNTS, len(COUNTS)):
-                clients = [asyncio.create_task(self._client(number % 2 == 1)) for _ in range(count)]
-                await asyncio.sleep(seconds / (rounds * len(COUNTS)))
+        rounds = ((False, RESTLESS_SHARE), (True, 1 - RESTLESS_SHARE))
+        for rests, share in rounds:
+            for place, count in enumerate(self._random.sample(COUNTS, len(COUNTS))):
+                # In every other load all prompts are short: else many at a time would be prefills only.
+                clients = [
+                    asyncio.create_task(self._client(is_short=place % 2 == 1, rests=rests))
+                    for _ in range(count)
+                ]
+                await asyncio.sleep(share * seconds / len(COUNTS))
                 for client in clients:
                     client.cancel()
                 await asyncio.gather(*clients, return_exceptions=True)
 
-    async def _client(self, is_short: bool) -> None:
+    async def _client(self, *, is_short: bool, rests: bool) -> None:
         """Ask again and again, lengths evenly on a logarithmic scale."""
         while True:
             prompt = round(4 * (12 if is_short else 450) ** self._random.random())
+            asked = time.monotonic()
             await self._ask(Demand(0.0, "default", 0, prompt, round(2 * 80 ** self._random.random())))
+            if rests:
+                await asyncio.sleep(self._random.expovariate(1 / (time.monotonic() - asked)))
 
     async def _ask(self, demand: Demand) -> Timed:
         ids = tuple(self._random.choices(range(1000, 40_000), k=demand.prompt_tokens))

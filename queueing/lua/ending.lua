@@ -106,7 +106,8 @@ local function service_so_far(tag, key, record, tokens)
   return math.max(0, math.ceil(number(prompt) / 4) + tokens - number(record.paid))
 end
 
--- How long answers really get: of the lane, to predict waits, and of the tenant, to charge for its next jobs.
+-- How long whole answers really get: of the lane, to predict waits, and of the tenant, to charge for its next jobs. What
+-- was cut off says nothing: under overload short pieces would make waits look short, and ever more would be accepted.
 local function learn(tag, record, tokens)
   local lane, tenant = name(tag, 'lane'), name(tag, 'tenant', tenant_of(record))
   local so_far = shared(tag, 'HMGET', lane, 'answered', 'estimated')
@@ -169,7 +170,7 @@ local function close(books, key, record, e, now, keeps)
     shared(tag, 'ZREM', name(tag, 'lease'), key)
     add(books, 'running', -1)
     settle(books, record, e.served or service_so_far(tag, key, record, tokens))
-    learn(tag, record, tokens)
+    if e.reason == 'stop' or e.reason == 'length' then learn(tag, record, tokens) end
   end
   if number(record.deadline) > 0 then shared(tag, 'ZREM', name(tag, 'due'), key) end
   tell(tag, key, record, e, tokens, now)

@@ -20,7 +20,9 @@ local function post_again(tag, old_key, new_key, args)
   if not problem then limits, problem = limits_of(args, 3) end
   if problem then return problem end
   local books, exact, cost = open_books(tag), exact_ms(), cost_of(job, body)
-  return refusal(books, job, cost, limits) or accept(books, new_key, body, job, cost, limits, exact, old_key)
+  local place = place_of(job, limits, exact)
+  return refusal(books, job, cost, limits, place)
+    or accept(books, new_key, body, job, cost, limits, exact, place, old_key)
 end
 
 -- FCALL headway_retry 1 {lane} <key> <new key> [max jobs] … as headway_submit

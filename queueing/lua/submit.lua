@@ -99,11 +99,16 @@ local function choices_of(job)
   return 1
 end
 
--- Rough tokens that the job may take, for who shares out the work: bytes / 4, and what it may generate.
-local function cost_of(job, body)
+-- Tokens that each answer of the job may have.
+local function longest_answer(job)
   local generated = sampling_of(job).max_tokens
   if type(generated) ~= 'number' or generated ~= generated or generated < 0 then generated = 256 end
-  return math.ceil(#body / 4) + math.ceil(math.min(generated, 1e6)) * choices_of(job)
+  return math.ceil(math.min(generated, 1e6))
+end
+
+-- Rough tokens that the job may take, for who shares out the work: bytes / 4, and what it may generate.
+local function cost_of(job, body)
+  return math.ceil(#body / 4) + longest_answer(job) * choices_of(job)
 end
 
 local function metadata_of(job)
@@ -147,28 +152,63 @@ local function sum_over_bands(each)
   return total
 end
 
--- Milliseconds until a job that is added now would start, by what the workers have generated lately; nil: not known.
--- Better bands go first, and of its own band as much as fair shares let pass before the tenant's own last job.
-local function predicted_wait(books, band, tenant)
-  local rate = number(shared(books.tag, 'GET', name(books.tag, 'rate')))
-  if rate <= 0 then return nil end
+-- The part of a deadline that a job's predicted end may take: predictions are a fifth off, and one that is accepted and
+-- then cut off has cost as much as one that was in time.
+local DEADLINE_SHARE = 0.8
+local USUAL_ROOM = 1.5 -- of a tenant's usual answers: as long a new one is thought to get, if it may
+local PRESSED_MS = 60000 -- a rate that was measured under pressure says for so long what the workers can do
+
+-- Tokens that an answer of the job will have, as far as its tenant's others tell.
+local function expected_answer(books, job)
+  local usual = tonumber(shared(books.tag, 'HGET', name(books.tag, 'tenant', job.tenant or 'default'), 'answer'))
+  local longest = longest_answer(job)
+  return is_sane(usual) and math.min(longest, USUAL_ROOM * usual) or longest
+end
+
+-- Estimated tokens that go before a job with this place among its tenant's. Better bands go first, and of its own band
+-- as much as fair shares let pass before the tenant's own jobs with an earlier place.
+local function tokens_ahead(books, band, tenant, place)
   local ahead = 0
   for _, each in ipairs(BANDS) do
     if each == band then break end
     ahead = ahead + get(books, 'tokens:' .. each)
   end
   local tag, weight = books.tag, weight_of(books, tenant)
+  local q = name(tag, 'q', band .. ':' .. tenant)
   local own = number(shared(tag, 'HGET', name(tag, 'tenant', tenant), 'tokens:' .. band))
+  local earlier = shared(tag, 'ZCOUNT', q, '-inf', place)
+  if earlier > 0 then own = own * earlier / shared(tag, 'ZCARD', q) else own = 0 end
   local others = shared(tag, 'ZCARD', name(tag, 'turn', band))
-  ahead = ahead + math.min(get(books, 'tokens:' .. band), own * (weight + others) / weight)
+  return ahead + math.min(get(books, 'tokens:' .. band), own * (weight + others) / weight)
+end
+
+-- The predicted wait, if it is beyond the limit, or the predicted end, if it is beyond the deadline: the bound and by how
+-- many milliseconds, else nil. A job has its share of the rate beside those that run. A deadline is judged only where
+-- jobs have been waiting lately, else the rate may be from when there was little to do; and only behind others: who is
+-- first gets a place at once, if need be before what runs, and its worker knows better how long it will take.
+local function too_late(books, job, limits, place)
+  local rate = number(shared(books.tag, 'GET', name(books.tag, 'rate')))
+  if rate <= 0 then return nil end
   local estimated = get(books, 'estimated')
-  local ratio = estimated > 0 and get(books, 'answered') / estimated or 1
-  return ahead * ratio / rate * 1000
+  local answered = estimated > 0 and get(books, 'answered') / estimated or 1
+  local ahead = tokens_ahead(books, job.priority or 'standard', job.tenant or 'default', place)
+  local wait = ahead * answered / rate * 1000
+  if wait > limits.wait_ms then return 'wait', wait - limits.wait_ms end
+  if ahead <= 0 or not job.deadline_seconds or job.demotable == true then return nil end
+  if now_ms() - get(books, 'pressed') > PRESSED_MS then return nil end
+  local took = expected_answer(books, job) * get(books, 'running') / rate * 1000
+  local late = wait + took - job.deadline_seconds * 1000 * DEADLINE_SHARE
+  if late > 0 then return 'deadline', late end
+end
+
+-- Where a job stands among its tenant's: its deadline, or until when it is patient.
+local function place_of(job, limits, exact)
+  return exact + (job.deadline_seconds and job.deadline_seconds * 1000 or limits.patience_ms)
 end
 
 -- The reply for a lane in which enough waits, or nil: jobs waiting, the bound, and when to try again.
-local function refusal(books, job, cost, limits)
-  local tag, band, tenant = books.tag, job.priority or 'standard', job.tenant or 'default'
+local function refusal(books, job, cost, limits, place)
+  local tag, tenant = books.tag, job.tenant or 'default'
   local jobs = waiting_jobs(books)
   local function full(bound, after_ms)
     return {'full', whole(jobs), bound, whole(math.min(math.max(after_ms or 2000, 1000), 60000))}
@@ -186,13 +226,13 @@ local function refusal(books, job, cost, limits)
     return full('tokens')
   end
   if tokens > 0 then
-    local wait = predicted_wait(books, band, tenant)
-    if wait and wait > limits.wait_ms then return full('wait', wait - limits.wait_ms) end
+    local bound, after_ms = too_late(books, job, limits, place)
+    if bound then return full(bound, after_ms) end
   end
 end
 
 -- Writes a job that is accepted, and puts it into its tenant's backlog.
-local function accept(books, key, body, job, cost, limits, exact, parent)
+local function accept(books, key, body, job, cost, limits, exact, place, parent)
   local tag, now = books.tag, math.floor(exact)
   local band, tenant = job.priority or 'standard', job.tenant or 'default'
   local j, p = name(tag, 'j', key), name(tag, 'p', key)
@@ -202,14 +242,12 @@ local function accept(books, key, body, job, cost, limits, exact, parent)
     fields[#fields + 1] = field
     fields[#fields + 1] = value
   end
-  local place = exact + limits.patience_ms
   if choices_of(job) > 1 then note('choices', choices_of(job)) end
   if job.on_disconnect == 'detach' then note('on_disconnect', 'detach') end
   if metadata_of(job) then note('metadata', metadata_of(job)) end
   if limits.reserved ~= '' then note('reserved', limits.reserved) end
   if parent then note('parent', parent) end
   redis.call('SET', p, body)
-  if job.deadline_seconds then place = exact + job.deadline_seconds * 1000 end
   -- What may be demoted is never ended for its deadline: that is the worker's to weigh.
   if job.deadline_seconds and job.demotable ~= true then
     local deadline = math.floor(place)
@@ -228,7 +266,8 @@ end
 
 -- FCALL headway_submit 1 {lane} <key> <body> [max jobs] [idempotency ms] [record retention ms] [max tokens]
 --       [max wait ms] [patience ms] [reserved] [fields as asked, JSON]
--- -> created <key> | exists <key> | conflict <key> | full <jobs waiting> <jobs, tokens or wait> <retry after ms>
+-- -> created <key> | exists <key> | conflict <key> | full <jobs waiting> <jobs, tokens, wait or deadline>
+--       <retry after ms>
 register('headway_submit', function(keys, args)
   local tag, key, body = keys[1], args[1], args[2]
   if not is_job_key(key) then
@@ -251,10 +290,11 @@ register('headway_submit', function(keys, args)
     if earlier_key then return {print == earlier_print and 'exists' or 'conflict', earlier_key} end
   end
   local books, exact, cost = open_books(tag), exact_ms(), cost_of(job, body)
-  local full = refusal(books, job, cost, limits)
+  local place = place_of(job, limits, exact)
+  local full = refusal(books, job, cost, limits, place)
   if full then return full end
   if same then
     redis.call('SET', same, key .. ' ' .. print, 'PX', limits.idempotency_ms)
   end
-  return accept(books, key, body, job, cost, limits, exact)
+  return accept(books, key, body, job, cost, limits, exact, place)
 end)

@@ -2,6 +2,26 @@
 
 local CONTROL_KEPT_MS = 3600000
 local RATE_DECAY = 0.99 -- by report: a worker's best rate is halved after some 70 reports
+local PRESSED_GAIN = 0.2 -- of the newest report, while jobs wait
+
+-- A worker's rate by its newest report. Its best lately, since one with little to do shows little; but while jobs wait,
+-- every worker does what it can, and the mean of that is what a new job will meet. No token in a second says nothing: a
+-- long prompt may be in work.
+local function rate_after(best, told, is_pressed)
+  if not is_pressed then return math.max(told, best * RATE_DECAY) end
+  if told <= 0 or best <= 0 then return math.max(told, best) end
+  return best + PRESSED_GAIN * (told - best)
+end
+
+-- Whether jobs wait now and did at the report before this one; notes it in the lane's books.
+local function note_pressure(tag, now)
+  local books = open_books(tag)
+  local waits, waited = waiting_jobs(books) > 0, get(books, 'waited') == 1
+  if waits ~= waited then put(books, 'waited', waits and 1 or 0) end
+  if waits and waited then put(books, 'pressed', now) end
+  save(books)
+  return waits and waited
+end
 
 -- FCALL headway_cancel 1 {lane} <key> <reason> [stream retention ms] [record retention ms]
 -- -> queued (ended at once) | running (its worker was told) | finished | unknown
@@ -167,7 +187,7 @@ register('headway_report', function(keys, args)
   local rates, until_ms, total = name(tag, 'rates'), now + ttl[1], 0
   local known = table_of(shared(tag, 'HGETALL', rates))
   local best = tonumber((known[args[1]] or ''):match('^(%S+) ')) or 0
-  rate = math.max(rate, best * RATE_DECAY)
+  rate = rate_after(best, rate, note_pressure(tag, now))
   known[args[1]] = rate .. ' ' .. whole(until_ms)
   shared(tag, 'HSET', rates, args[1], known[args[1]])
   for worker, told in pairs(known) do

@@ -44,6 +44,8 @@ _ABOUT_THE_ARM: Final = frozenset(
         "max_client_cpu",
         "counts_events",
         "max_open",
+        "client_processes",
+        "seed",
     }
 )
 """Settings in which arms may differ without doing other work."""
@@ -176,6 +178,9 @@ def telling_load(arms: Sequence[Arm]) -> float:
 def _notes(arms: Sequence[Arm]) -> list[str]:
     """What makes a comparison less than it looks."""
     notes: list[str] = []
+    seeds = [{result["settings"].get("seed", 0) for result in arm.rounds} for arm in arms]
+    if any(each != seeds[0] for each in seeds):
+        notes.append("the arms had other seeds: other arrivals and prompts, of the same kind")
     first = arms[0].rounds[0]
     for arm in arms:
         for result in arm.rounds:

@@ -36,6 +36,25 @@ class Point:
     concurrency: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which part of the requests a process sends: number ``number`` of each ``of`` in a row."""
+
+    number: int = 0
+    of: int = 1
+
+    def part(self, count: int) -> int:
+        """Of so many clients or places."""
+        return count * (self.number + 1) // self.of - count * self.number // self.of
+
+    def mine(self, coming: Iterator[Planned]) -> Iterator[Planned]:
+        """Of requests that are numbered in order."""
+        return (planned for planned in coming if planned.number % self.of == self.number)
+
+
+WHOLE: Final = Share()
+
+
 @dataclass(slots=True)
 class Loaded:
     """What one point brought. Its window, ``[start, end)`` seconds, is what is measured."""
@@ -48,6 +67,8 @@ class Loaded:
     began_monotonic: float = 0.0
     began_unix: float = 0.0
     is_interrupted: bool = False
+    parts: tuple[Loaded, ...] = ()
+    """What each client process brought, where there were several."""
 
 
 Watch = Callable[[Loaded, float], None]
@@ -57,20 +78,31 @@ Watch = Callable[[Loaded, float], None]
 class Load:
     """Runs points against one target. ``stop`` ends the running one early: what it has is kept."""
 
-    def __init__(self, settings: BenchSettings, target: Target, work: Work, writer: PromptWriter) -> None:
+    def __init__(
+        self,
+        settings: BenchSettings,
+        target: Target,
+        work: Work,
+        writer: PromptWriter,
+        share: Share = WHOLE,
+    ) -> None:
         self._settings = settings
         self._target = target
         self._work = work
         self._writer = writer
         self._open: set[asyncio.Task[None]] = set()
-        self._most_open = allow_open(settings.max_open)
+        self._share = share
+        self._most_open = allow_open(max(1, share.part(settings.max_open)))
         self.stop = asyncio.Event()
 
-    async def run(self, point: Point, watch: Watch) -> Loaded:
-        """Warm up, measure, wait for what is open, give up the rest."""
+    async def run(self, point: Point, watch: Watch, began_at: tuple[float, float] | None = None) -> Loaded:
+        """Warm up, measure, wait for what is open, give up the rest.
+
+        ``began_at``: the monotonic and the Unix time at which the point begins; None: now.
+        """
         settings = self._settings
         loaded = Loaded(point, settings.warmup, settings.warmup + settings.duration)
-        loaded.began_unix, loaded.began_monotonic = time.time(), time.monotonic()
+        loaded.began_monotonic, loaded.began_unix = began_at or (time.monotonic(), time.time())
         began = loaded.began_monotonic
 
         def now() -> float:
@@ -84,7 +116,9 @@ class Load:
         until = loaded.end + settings.drain
         try:
             # In closed loop sending ends with the last answer, and that may never come.
-            await asyncio.wait({sending, stopping}, timeout=until, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {sending, stopping}, timeout=until - now(), return_when=asyncio.FIRST_COMPLETED
+            )
             loaded.client = watching.stop()
             if sending.done():
                 sending.result()
@@ -105,16 +139,16 @@ class Load:
         point = loaded.point
         async with asyncio.TaskGroup() as senders:
             if point.concurrency is not None:
-                coming = self._work.closed_loop(f"{self._settings.seed}")
-                for _ in range(point.concurrency):
+                coming = self._share.mine(self._work.closed_loop(f"{self._settings.seed}"))
+                for _ in range(self._share.part(point.concurrency)):
                     senders.create_task(self._client(coming, loaded, now))
                 return
             coming = self._work.open_loop(point.rate or 1.0, loaded.end, f"{self._settings.seed}")
-            senders.create_task(self._dispatch(coming, loaded, now))
-            numbers = count(BACKLOG_NUMBERS)
+            senders.create_task(self._dispatch(self._share.mine(coming), loaded, now))
+            numbers = count(BACKLOG_NUMBERS + self._share.number, self._share.of)
             for backlog in self._work.backlogs():
                 planned = self._work.planned(backlog.demands, f"{self._settings.seed} {backlog.tenant}")
-                for _ in range(backlog.waiting):
+                for _ in range(self._share.part(backlog.waiting)):
                     senders.create_task(self._keep_waiting(planned, numbers, loaded, now))
 
     async def _dispatch(self, coming: Iterator[Planned], loaded: Loaded, now: Now) -> None:

@@ -12,6 +12,7 @@ from headway.services.arrivals import (
     DrawLengths,
     Lengths,
     burst,
+    fitting_scale,
     lengths_of,
     lognormal_lengths,
     on_off,
@@ -22,7 +23,7 @@ from headway.services.arrivals import (
 from headway.services.bench.answer import Planned
 from headway.services.bench.settings import BenchSettings
 from headway.services.errors import UsageError
-from headway.services.simulated_tenants import SimulatedTenant, read_tenants
+from headway.services.simulated_tenants import ClassName, SimulatedTenant, read_tenants
 from headway.services.traffic import Backlog, Demand, assign, backlogs
 
 MOST_REQUESTS: Final = 1_000_000
@@ -113,10 +114,7 @@ def make_work(settings: BenchSettings, context_tokens: int | None) -> Work:
         raise UsageError("--arrivals trace needs --trace FILE")
     if settings.rate_scales and not trace:
         raise UsageError("--rate-scale is for a trace: give --trace FILE, or --rate")
-    if settings.tenants is not None:
-        tenants = read_tenants(settings.tenants)
-    else:
-        tenants = (SimulatedTenant("default", shared_prefix_tokens=settings.shared_prefix_tokens),)
+    tenants = (_nobody(settings),) if settings.tenants is None else read_tenants(settings.tenants)
     if settings.concurrencies and any(tenant.backlog for tenant in tenants):
         raise UsageError("a tenant with a backlog is for open loop: --rate, not --concurrency")
     scale = _scale(settings, trace, context)
@@ -130,6 +128,14 @@ def make_work(settings: BenchSettings, context_tokens: int | None) -> Work:
     return Work(settings, tenants, trace, draw, scale, context, cut)
 
 
+def _nobody(settings: BenchSettings) -> SimulatedTenant:
+    """Who asks where no tenants are given."""
+    deadlines: dict[ClassName, float] = (
+        {} if settings.deadline_seconds is None else {"standard": settings.deadline_seconds}
+    )
+    return SimulatedTenant("default", shared_prefix_tokens=settings.shared_prefix_tokens, deadlines=deadlines)
+
+
 def _scale(settings: BenchSettings, trace: tuple[Arrival, ...], context: int | None) -> float:
     if settings.length_scale is not None:
         return settings.length_scale
@@ -140,7 +146,7 @@ def _scale(settings: BenchSettings, trace: tuple[Arrival, ...], context: int | N
             "--length-scale fit needs the model's context, and the server does not tell it",
             hint="--context TOKENS",
         )
-    return min(1.0, context / max(sum(_pair(row.lengths)) for row in trace))
+    return fitting_scale([row.lengths for row in trace], context)
 
 
 def _scaled(lengths: Lengths, scale: float) -> Lengths:

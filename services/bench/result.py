@@ -41,27 +41,52 @@ def point_result(
     records: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """One point; ``records``: of Headway's workers."""
-    client = loaded.client
-    if client is None:
-        raise ValueError("a point that was not watched")
-    late = [answer.late_seconds for answer in loaded.answers if answer.sent is not None]
-    found = complaints(
-        late,
-        client,
-        max_lateness=settings.max_lateness,
-        max_cpu=settings.max_client_cpu,
-        unsent=[answer.error for answer in loaded.answers if answer.outcome is Outcome.UNSENT],
-    )
     return {
         "rate": loaded.point.rate,
         "concurrency": loaded.point.concurrency,
         "window": [loaded.start, round(loaded.end, 3)],
         "interrupted": loaded.is_interrupted,
         **point_figures(loaded, settings.slos, weights),
-        "client": {**client.shown(), "late_seconds": summary(late), "complaints": found},
+        "client": client_result(loaded, settings),
         "requests_sent": [request_row(answer) for answer in loaded.answers],
         "workers": list(records),
     }
+
+
+def client_result(loaded: Loaded, settings: BenchSettings) -> dict[str, Any]:
+    """Whether the client kept up: of several processes the worst of each figure, and each by itself."""
+    parts = loaded.parts or (loaded,)
+    each = [_one_client(part, settings) for part in parts]
+    if len(each) == 1:
+        return each[0]
+    lags = [client["loop_lag_seconds"] for client in each]
+    late = [answer.late_seconds for answer in loaded.answers if answer.sent is not None]
+    return {
+        "cpu_share": max(client["cpu_share"] for client in each),
+        "loop_lag_seconds": {name: max(lag[name] for lag in lags) for name in lags[0]},
+        "late_seconds": summary(late),
+        "complaints": [
+            f"client process {number}: {complaint}"
+            for number, client in enumerate(each, start=1)
+            for complaint in client["complaints"]
+        ],
+        "processes": each,
+    }
+
+
+def _one_client(part: Loaded, settings: BenchSettings) -> dict[str, Any]:
+    client = part.client
+    if client is None:
+        raise ValueError("a point that was not watched")
+    late = [answer.late_seconds for answer in part.answers if answer.sent is not None]
+    found = complaints(
+        late,
+        client,
+        max_lateness=settings.max_lateness,
+        max_cpu=settings.max_client_cpu,
+        unsent=[answer.error for answer in part.answers if answer.outcome is Outcome.UNSENT],
+    )
+    return {**client.shown(), "late_seconds": summary(late), "complaints": found}
 
 
 def target_result(facts: Facts) -> dict[str, Any]:

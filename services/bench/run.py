@@ -10,11 +10,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from headway.services.bench.chosen_target import make_target
+from headway.services.bench.client_processes import LEAD_SECONDS, Begin, ClientProcesses, merged
 from headway.services.bench.knee import Knee, find_knee, next_rate
-from headway.services.bench.load import Load, Loaded, Point
+from headway.services.bench.load import Load, Loaded, Point, Share
 from headway.services.bench.machine import machine_facts
-from headway.services.bench.native_target import NativeTarget
-from headway.services.bench.openai_target import OpenAiTarget
 from headway.services.bench.plan import MOST_REQUESTS, Work, make_work
 from headway.services.bench.progress import Progress, point_name, point_sentence
 from headway.services.bench.prompts import Count, PromptWriter, make_writer
@@ -37,7 +37,8 @@ class BenchRun:
     def __init__(self, settings: BenchSettings, progress: Progress) -> None:
         self._settings = settings
         self._progress = progress
-        self._target: Target = NativeTarget(settings) if settings.is_native else OpenAiTarget(settings)
+        self._target: Target = make_target(settings)
+        self._clients: ClientProcesses | None = None
         self._notes: list[str] = []
         self._points: list[dict[str, Any]] = []
         self._knee: Knee | None = None
@@ -57,8 +58,15 @@ class BenchRun:
             workers = await asyncio.to_thread(fetch_workers, settings.worker_urls)
             writer = await self._writer(work)
             self._note(work, writer, machine)
-            await self._measure(Load(settings, self._target, work, writer), work.tenants)
+            share = Share(0, settings.client_processes)
+            if share.of > 1:
+                told = replace(settings, model=facts.model)
+                self._clients = ClientProcesses(told, writer, work.context_tokens)
+                await self._clients.ready()
+            await self._measure(Load(settings, self._target, work, writer, share), work.tenants)
         finally:
+            if self._clients is not None:
+                await asyncio.to_thread(self._clients.close)
             await self._target.close()
         return {
             "headway_bench": FORMAT,
@@ -120,7 +128,7 @@ class BenchRun:
                         f"the server had not come to rest before {point_name(point)} began: it was busy "
                         "with answers that nobody reads any more"
                     )
-                loaded = await load.run(point, self._progress.watch)
+                loaded = await self._run_point(load, point)
                 self._is_interrupted = loaded.is_interrupted
                 shown = await self._shown(loaded, weights)
                 self._points.append(shown)
@@ -131,9 +139,20 @@ class BenchRun:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
 
+    async def _run_point(self, load: Load, point: Point) -> Loaded:
+        """One point, by all client processes."""
+        if self._clients is None:
+            return await load.run(point, self._progress.watch)
+        began_at = (time.monotonic() + LEAD_SECONDS, time.time() + LEAD_SECONDS)
+        self._clients.begin(Begin(point, *began_at))
+        own = await load.run(point, self._progress.watch, began_at)
+        return merged([own, *await self._clients.collect()])
+
     def _stop(self, load: Load) -> None:
         """The first signal ends the point and keeps it; the second one is Python's own."""
         load.stop.set()
+        if self._clients is not None:
+            self._clients.stop()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().remove_signal_handler(number)
         self._progress.say("stopping: what was measured is kept")
@@ -181,6 +200,11 @@ def check(settings: BenchSettings) -> None:
     """Refuse what cannot be meant. Raises UsageError."""
     if settings.is_native and settings.slow_ratio:
         raise UsageError("slow readers read HTTP: --slow-readers goes with an http:// URL")
+    if settings.concurrencies and min(settings.concurrencies) < settings.client_processes:
+        raise UsageError(
+            f"{min(settings.concurrencies)} clients are fewer than --client-processes: some would have none",
+            hint=f"--client-processes {min(settings.concurrencies)} at most",
+        )
     if settings.finds_knee and settings.concurrencies:
         raise UsageError("--find-knee searches rates: leave --concurrency out")
     if max(settings.rates) * (settings.warmup + settings.duration) > MOST_REQUESTS:

@@ -55,6 +55,8 @@ class BenchSettings:
     """Of log-normal lengths around these medians; 0: all alike."""
     shared_prefix_tokens: int = 0
     """With which every prompt begins, where no tenants are given."""
+    deadline_seconds: float | None = None
+    """Of every request, where no tenants are given; None: it brings none."""
     texts: tuple[Path, ...] = ()
     """Files whose text the prompts are cut from; none: random words."""
     tokenizer: Path | None = None
@@ -72,6 +74,8 @@ class BenchSettings:
     duration: float = 30.0
     drain: float = 60.0
     """How long answers may still come after the last request of a point."""
+    client_processes: int = 1
+    """Each is one core at most; requests are spread over them."""
     max_open: int = 4096
     """Requests that are open at once; one more is not sent, and counted."""
     seed: int = 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from headway.queueing.errors import QueueFullError
+from headway.queueing.events import EndReason
 from headway.queueing.worker_card import WorkerCard
 
 if TYPE_CHECKING:
@@ -80,6 +82,17 @@ async def test_a_wait_is_predicted_by_how_much_of_the_estimates_is_answered(benc
     assert 3 < wait < 4
 
 
+async def test_an_answer_that_was_cut_off_does_not_tell_how_long_answers_get(bench: Bench) -> None:
+    """Else overload feeds itself: jobs that are given up make waits look short, and more are accepted."""
+    await bench.queue.heartbeat(_card(tokens_per_second=100.0), ttl_seconds=60)
+    for reason, tokens in ((EndReason.LENGTH, 50), (EndReason.DEADLINE, 0), (EndReason.CANCELLED, 3)):
+        await bench.submit(sampling={"max_tokens": 5000})
+        finish = bench.ending(await bench.claim_one(), *(bench.token(at) for at in range(1, tokens + 1)))
+        await bench.queue.finish([replace(finish, end=replace(finish.end, reason=reason))])
+    await bench.submit(sampling={"max_tokens": 5000})
+    assert (await bench.queue.depth(MODEL)).wait_seconds == pytest.approx(0.5, rel=0.05)
+
+
 async def test_without_a_living_worker_no_wait_is_predicted(bench: Bench) -> None:
     bench.make(max_wait_seconds=60)
     await bench.queue.heartbeat(_card(tokens_per_second=1.0), ttl_seconds=0.05)
@@ -95,6 +108,67 @@ async def test_the_rates_of_all_workers_count_each_at_its_best(bench: Bench) -> 
     await bench.queue.heartbeat(_card("w2", tokens_per_second=50.0), ttl_seconds=60)
     await bench.queue.heartbeat(_card("w1", tokens_per_second=0.0), ttl_seconds=60)
     assert (await bench.queue.depth(MODEL)).tokens_per_second == pytest.approx(149)
+
+
+async def press(bench: Bench, *, tokens_per_second: float = 100.0) -> None:
+    """Two reports in a row while something waits: what the workers can do is known."""
+    for _ in range(2):
+        await bench.queue.heartbeat(_card(tokens_per_second=tokens_per_second), ttl_seconds=60)
+
+
+async def test_a_job_that_by_prediction_ends_after_its_deadline_is_refused_at_the_door(bench: Bench) -> None:
+    await bench.submit("k1", sampling={"max_tokens": 1000})
+    await press(bench)
+    await bench.submit("first", deadline_seconds=14.0)  # 10 s at 100 a second come later than it
+    refused = await _refused(bench, priority="batch", deadline_seconds=8.0)
+    assert refused.bound == "deadline"
+    assert "deadline" in str(refused)
+    assert 5 <= refused.retry_after_seconds <= 9
+    await bench.submit("in-time", priority="batch", deadline_seconds=20.0)
+    await bench.submit("wish", priority="batch", deadline_seconds=8.0, demotable=True)
+    await bench.submit("without")
+
+
+async def test_jobs_that_go_first_count_and_jobs_that_go_later_do_not(bench: Bench) -> None:
+    await bench.submit("patient", sampling={"max_tokens": 100_000})
+    await press(bench)
+    await bench.submit("hurried", deadline_seconds=7.0)
+    await bench.submit("better", priority="interactive", sampling={"max_tokens": 3000})
+    assert (await _refused(bench, deadline_seconds=7.0)).bound == "deadline"
+
+
+async def test_a_job_gets_its_share_of_the_rate_beside_those_that_run(bench: Bench) -> None:
+    """200 tokens at 100 a second are 2 s alone, and 8 beside three others."""
+    for n in range(4):
+        await bench.submit(f"r{n}")
+    for _ in range(4):
+        await bench.claim_one()
+    await bench.submit("waits", deadline_seconds=5.0, sampling={"max_tokens": 1})
+    await press(bench)
+    assert (await _refused(bench, deadline_seconds=8.0, sampling={"max_tokens": 200})).bound == "deadline"
+    await bench.submit("short", deadline_seconds=8.0, sampling={"max_tokens": 20})
+    await bench.submit("better", priority="interactive", deadline_seconds=1.0)  # nobody goes before it
+
+
+async def test_no_deadline_is_judged_by_a_rate_from_when_there_was_little_to_do(bench: Bench) -> None:
+    """A burst after a quiet hour is not refused because one answer at a time is slow."""
+    await bench.queue.heartbeat(_card(tokens_per_second=1.0), ttl_seconds=60)
+    await bench.submit("k1", priority="interactive", sampling={"max_tokens": 1000})
+    await bench.submit("k2", deadline_seconds=5.0)
+    await bench.queue.heartbeat(_card(tokens_per_second=1.0), ttl_seconds=60)
+    await bench.submit("k3", deadline_seconds=5.0)
+    await bench.queue.heartbeat(_card(tokens_per_second=1.0), ttl_seconds=60)
+    assert (await _refused(bench, deadline_seconds=5.0)).bound == "deadline"
+
+
+async def test_while_jobs_wait_a_rate_is_the_mean_and_a_second_without_a_token_says_nothing(
+    bench: Bench,
+) -> None:
+    await bench.submit("k1")
+    await press(bench)
+    for told, rate in ((50.0, 90.0), (0.0, 90.0), (90.0, 90.0), (190.0, 110.0)):
+        await bench.queue.heartbeat(_card(tokens_per_second=told), ttl_seconds=60)
+        assert (await bench.queue.depth(MODEL)).tokens_per_second == pytest.approx(rate)
 
 
 async def test_a_full_lane_still_takes_jobs_back(bench: Bench) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headway.services.arrivals import Lengths, fitting_scale
 from headway.services.bench.plan import make_work
 from headway.services.bench.prompts import WORDS, make_writer
 from headway.services.bench.settings import BenchSettings
@@ -90,6 +91,19 @@ async def test_prompts_share_their_tenants_prefix_and_nothing_else() -> None:
     again = writer.write(next(iter(work.open_loop(5.0, 5.0, "1"))), "1").split()
     assert again[:16] == one[:16]
     assert again[16:] != one[16:], "a cache must not hold a prompt from the point before"
+
+
+def test_every_request_brings_the_deadline_that_was_asked_for() -> None:
+    for asked in (None, 6.0):
+        work = make_work(replace(SETTINGS, deadline_seconds=asked), None)
+        assert {planned.demand.deadline_seconds for planned in work.open_loop(20.0, 3.0, "1")} == {asked}
+
+
+def test_a_scale_lets_a_share_of_the_lengths_fit_and_lengthens_none() -> None:
+    rows = [Lengths(90 * place, 10 * place) for place in range(1, 101)]
+    assert fitting_scale(rows, 5000) == 0.5
+    assert fitting_scale(rows, 5000, share=0.5) == 5000 / 5100
+    assert fitting_scale(rows, 50_000) == 1.0
 
 
 async def test_a_file_gives_its_own_words(tmp_path: Path) -> None:

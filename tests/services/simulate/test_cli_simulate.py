@@ -156,7 +156,7 @@ def test_this_machine_is_simulated_by_its_calibration(
         (["--duration", "5s", "--host-kv-tokens", "1000000000000"], "--host-kv-tokens .* blocks, more than"),
         (["--duration", "5s", "--policy", "fixed-chunks", "--quantum", "9"], "which fixed-chunks is not"),
         (["--duration", "5s", "--age-limit", "0s"], "age_limit_seconds is 0.0"),
-        (["--duration", "5s", "--host-bandwidth", "0"], "--host-bandwidth is 0"),
+        (["--duration", "5s", "--host-kv-tokens", "64", "--host-bandwidth", "0"], "--host-bandwidth is 0"),
     ],
 )
 def test_what_cannot_be_simulated_is_a_usage_error(arguments: list[str], says: str) -> None:

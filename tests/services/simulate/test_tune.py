@@ -159,6 +159,8 @@ def test_the_command_tunes_a_calibrated_machine_and_confirms_on_the_real_engine(
     assert len(figures["confirmed"]) == 2
     assert all(one["measured"]["goodput_share"] == 1.0 for one in figures["confirmed"])
     assert {"--max-batch-tokens", "--max-sequences", "--block-size"} <= figures["options"].keys()
+    confirmed_for = command.index("--confirm-duration")
+    del command[confirmed_for : confirmed_for + 2]
     shown = CliRunner().invoke(app, [*command, "--no-confirm"], catch_exceptions=False)
     assert "headway worker --max-batch-tokens" in shown.stdout
     assert "requests/s within the limits" in shown.stdout

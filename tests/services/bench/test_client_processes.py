@@ -1,0 +1,71 @@
+"""Several client processes send together what one would send, and each is watched by itself."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from tests.services.bench.conftest import QUICK, answered, quick
+from tests.services.bench.peer import Peer
+
+from headway.services.bench.answer import Planned
+from headway.services.bench.client_processes import merged
+from headway.services.bench.client_watch import ClientLoad
+from headway.services.bench.load import Loaded, Point, Share
+from headway.services.bench.progress import Progress
+from headway.services.bench.result import client_result
+from headway.services.bench.run import BenchRun
+from headway.services.errors import UsageError
+from headway.services.traffic import Demand
+
+
+@pytest.mark.parametrize("of", [1, 2, 3, 7])
+def test_shares_are_the_whole_and_no_request_is_in_two(of: int) -> None:
+    def coming() -> Iterator[Planned]:
+        return (Planned(number, 0.0, Demand(0.0, "", 0, 1, 1)) for number in range(100))
+
+    shares = [Share(number, of) for number in range(of)]
+    sent = [planned.number for share in shares for planned in share.mine(coming())]
+    assert sorted(sent) == list(range(100))
+    assert sum(share.part(16) for share in shares) == 16
+    assert max(share.part(16) for share in shares) - min(share.part(16) for share in shares) <= 1
+
+
+def part_of(cpu_share: float, lag: float, due: float) -> Loaded:
+    loaded = Loaded(Point("0", rate=1.0), 0.0, 1.0, [answered(due, [due + 0.1])])
+    loaded.client = ClientLoad(cpu_share, lag, lag, lag, 1.0)
+    return loaded
+
+
+def test_one_process_that_was_the_bottleneck_makes_the_point_invalid_and_is_named() -> None:
+    settings = replace(QUICK, max_client_cpu=0.8, max_lateness=0.02, client_processes=2)
+    whole = merged([part_of(0.1, 0.001, 0.5), part_of(0.95, 0.002, 0.2)])
+    assert [answer.planned.seconds for answer in whole.answers] == [0.2, 0.5]
+    client = client_result(whole, settings)
+    assert (client["cpu_share"], client["loop_lag_seconds"]["max"]) == (0.95, 0.002)
+    assert [complaint.split(":")[0] for complaint in client["complaints"]] == ["client process 2"]
+    assert len(client["processes"]) == 2
+
+
+async def test_two_processes_send_the_requests_of_one_at_their_times() -> None:
+    sent: list[list[tuple[float, int]]] = []
+    for count in (1, 2):
+        peer = Peer()
+        async with peer.serve() as url:
+            settings = quick(url, rates=(60.0,), client_processes=count, duration=1.0)
+            result = await BenchRun(settings, Progress(io.StringIO())).run()
+        (point,) = result["points"]
+        due = result["request_fields"].index("due")
+        assert point["finished"] == point["requests"] > 30
+        assert len(point["client"].get("processes", [0])) == count
+        sent.append(sorted((row[due], row[0]) for row in point["requests_sent"]))
+    assert sent[0] == sent[1]
+
+
+async def test_fewer_clients_than_processes_are_refused() -> None:
+    with pytest.raises(UsageError, match="some would have none"):
+        await BenchRun(
+            quick("http://127.0.0.1:1", concurrencies=(2,), client_processes=3), Progress(io.StringIO())
+        ).run()
