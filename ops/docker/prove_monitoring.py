@@ -1,8 +1,8 @@
 """What a running Prometheus sees of the stack, for prove.sh; Python's standard library only.
 
 prove_monitoring.py URL
-    waits for both jobs' targets, checks that every rule of ops/prometheus is loaded and evaluates, that no
-    alert fires, and runs the query of every panel of ops/grafana/dashboards as Grafana would
+    waits for all jobs' targets, checks that every rule of ops/prometheus is loaded and evaluates, that no
+    alert fires but those for what the proof has done, and runs the query of every panel of ops/grafana/dashboards as Grafana would
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 OPS = Path(__file__).resolve().parents[1]
-JOBS = frozenset({"headway-gateway", "headway-worker"})
+JOBS = frozenset({"headway-gateway", "headway-worker", "headway-batch"})
+TRUE_ALERTS = frozenset({"HeadwayWorkersLost"})
+"""A worker was killed some minutes ago: fires where Prometheus had looked at the one before it."""
 LIMIT_SECONDS = 120.0
 RULE = re.compile(r"^ *- (?:alert|record): (\S+)$", re.MULTILINE)
 VARIABLES = {"$__rate_interval": "1m", "$__interval": "15s", "$__range": "15m", "$model": ".*"}
@@ -38,7 +40,7 @@ def main() -> int:
     wait_for_targets(url)
     print(f"   targets up after                 {time.monotonic() - began:.0f} s: {', '.join(sorted(JOBS))}")
     names = rules(url)
-    print(f"   rules loaded and evaluated       {len(names)}, none of the alerts fires")
+    print(f"   rules loaded and evaluated       {len(names)}, no alert fires that should not")
     for path in sorted((OPS / "grafana/dashboards").glob("*.json")):
         report(url, path)
     return 0
@@ -63,7 +65,7 @@ def wait_for_targets(url: str) -> None:
 
 
 def rules(url: str) -> list[str]:
-    """The names of all rules, each loaded, evaluated without error, and no alert firing."""
+    """The names of all rules, each loaded, evaluated without error, and no alert firing that should not."""
     wanted = [
         name
         for file in ("recording.yml", "alerts.yml")
@@ -85,9 +87,9 @@ def rules(url: str) -> list[str]:
         if time.monotonic() > deadline:
             sys.exit(f"rules that do not evaluate: {ill}")
         time.sleep(2.0)
-    firing = [rule["name"] for rule in loaded if rule.get("state") == "firing"]
-    if firing:
-        sys.exit(f"alerts fire on a healthy stack: {firing}")
+    firing = {rule["name"] for rule in loaded if rule.get("state") == "firing"}
+    if firing - TRUE_ALERTS:
+        sys.exit(f"alerts fire on a healthy stack: {sorted(firing - TRUE_ALERTS)}")
     return wanted
 
 
