@@ -141,6 +141,8 @@ class ClaimTable:
         )
         self._metrics.started(prompt_tokens=job.prompt_tokens, resumed_tokens=job.answer.resumed_tokens)
         self._engine.add(job.job_id, prepared.specs)
+        if prepared.job.priority is Priority.BATCH:
+            self.changed.set()  # from now on better jobs have room in its place
 
     # -- on the way -----------------------------------------------------------------------------------
 
@@ -159,6 +161,7 @@ class ClaimTable:
             ended = output.finish_reason is not None
             if ended:
                 job.open_requests.discard(output.key.request_id)
+                self.changed.set()
             # A request taken out to be handed back ended for nobody: its held-back text comes again from the
             # next owner. If it ended by itself just before, that is its end.
             if not (job.is_handed_back and was_taken_out(output)):

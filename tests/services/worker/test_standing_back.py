@@ -182,6 +182,22 @@ async def test_a_worker_with_one_batch_job_leaves_to_others_what_it_has_no_place
         assert running == 1 + 4 + 1, "the batch job, as many as it has places, and one ahead"
 
 
+async def test_a_worker_that_has_just_filled_up_with_batch_jobs_takes_a_better_one_in_at_once(
+    start_worker: StartWorker, client: Client, job: JobMaker
+) -> None:
+    """It looked for better jobs before it knew which class its own are of."""
+    long = job("long", 2000)
+    async with start_worker(model="scripted:ms_per_step=20", max_sequences=4):
+        for _ in range(9):
+            await client.submit(long.model_copy(update={"priority": Priority.BATCH}))
+        while (await client.queue.depth("scripted")).running < 5:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        better = await client.submit(long)
+        await asyncio.sleep(0.5)
+        assert (await client.status(better.job_id)).started_ms > 0
+
+
 def test_an_engine_that_can_run_only_those_who_stand_back_runs_them() -> None:
     """The one that they stand back for is held, for its reader: else nobody would ever go on."""
     thread = make_thread(Clock())

@@ -82,9 +82,9 @@ async def test_without_max_tokens_the_answer_may_fill_the_context(
     [
         ({"prompt": "x" * 64}, "context_length_exceeded", "prompt"),
         ({"prompt": "x", "sampling": {"max_tokens": 63}}, "context_length_exceeded", "prompt"),
-        ({"prompt_token_ids": [1, 9999]}, "invalid_token_id", None),
-        ({"prompt": "x", "sampling": {"min_tokens": 63}}, "invalid_job", None),
-        ({"prompt": "x", "sampling": {"logit_bias": {"300": 1}}}, "invalid_token_id", None),
+        ({"prompt_token_ids": [1, 9999]}, "invalid_token_id", "prompt_token_ids"),
+        ({"prompt": "x", "sampling": {"min_tokens": 63}}, "invalid_job", "sampling.min_tokens"),
+        ({"prompt": "x", "sampling": {"logit_bias": {"300": 1}}}, "invalid_token_id", "sampling.logit_bias"),
     ],
 )
 async def test_a_job_the_model_cannot_serve_is_answered_with_its_reason(
@@ -93,7 +93,7 @@ async def test_a_job_the_model_cannot_serve_is_answered_with_its_reason(
     client: Client,
     posted: dict[str, Any],
     code: str,
-    param: str | None,
+    param: str,
 ) -> None:
     async with start_worker(model="scripted:ms_per_step=0,max_model_len=64"):
         result = await client.run(model="scripted", **posted)
