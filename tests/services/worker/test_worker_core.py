@@ -178,6 +178,19 @@ async def test_choices_count_as_sequences(start_worker: StartWorker, client: Cli
         assert (await client.result(later.job_id)).error is None
 
 
+async def test_the_place_of_a_choice_that_has_ended_is_given_away_at_once(
+    start_worker: StartWorker, client: Client, job: JobMaker
+) -> None:
+    async with start_worker(model="scripted:ms_per_step=10,ends=1", max_sequences=4) as running:
+        # Drawn with this seed, they end after 11, 19, 33, 41, 59 and 94 tokens.
+        wide = await client.submit(job("wide", 400, n=6, temperature=1.0, seed=4))
+        while running.worker.card().running < 4:
+            await asyncio.sleep(0.002)
+        later = await client.submit(job("late", 3))
+        assert (await client.result(later.job_id)).error is None
+        assert (await client.status(wide.job_id)).finished_ms == 0
+
+
 async def test_a_worker_without_kv_room_leaves_jobs_to_others(
     start_worker: StartWorker, client: Client, job: JobMaker
 ) -> None:
