@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 LIBRARY: Final = "headway"
-VERSION: Final = 8
+VERSION: Final = 9
 """Grows with every change of the library that an older process would notice. A server's newer copy stays:
 functions keep accepting the arguments of older versions, so a fleet can be upgraded process by process."""
 

@@ -18,10 +18,13 @@ from headway.queueing.worker_card import WorkerCard
 class MemoryConsumerSide(MemorySide):
     """What workers call."""
 
-    async def claim(self, model: str, worker_id: str, room: int) -> tuple[Claim, ...]:
+    async def claim(
+        self, model: str, worker_id: str, room: int, *, least: Priority = Priority.BATCH
+    ) -> tuple[Claim, ...]:
         """See ``Queue.claim``."""
+        lane_name = lane_of(model)
         claims: list[Claim] = []
-        while len(claims) < room and (record := self._store.take(lane_of(model), worker_id)) is not None:
+        while len(claims) < room and (record := self._store.take(lane_name, worker_id, least)) is not None:
             claims.append(self._claim(record))
         return tuple(claims)
 

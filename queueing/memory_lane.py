@@ -13,7 +13,7 @@ from headway.queueing.events import EndReason, JobState
 from headway.queueing.memory_band import Band
 from headway.queueing.memory_record import Record
 from headway.queueing.memory_usage import UsedDays
-from headway.queueing.messages import Priority
+from headway.queueing.messages import Priority, down_to
 from headway.queueing.protocol import DeadLetter, LaneDepth
 from headway.queueing.settings import AGED_EVERY, QueueSettings
 
@@ -87,9 +87,9 @@ class Lane:
         weight = self.weights.get(tenant, 1.0)
         return weight if 0 < weight < 1e9 else 1.0
 
-    def choose(self, now_ms: int, settings: QueueSettings) -> Head | None:
-        """The job to serve: the best band's next, unless it is an aged one's turn."""
-        filled = [band for band in Priority if self.returned[band] or self.bands[band].jobs]
+    def choose(self, now_ms: int, settings: QueueSettings, least: Priority) -> Head | None:
+        """The job to serve, of this class or a better one: the best band's next, or an aged one."""
+        filled = [band for band in down_to(least) if self.returned[band] or self.bands[band].jobs]
         if not filled:
             return None
         aged = self._aged(filled, now_ms, settings) if len(filled) > 1 else None

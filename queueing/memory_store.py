@@ -16,6 +16,7 @@ from headway.queueing.intake import Intake, read_body
 from headway.queueing.memory_bounds import refuse_if_full
 from headway.queueing.memory_lane import Lane
 from headway.queueing.memory_record import Record
+from headway.queueing.messages import Priority
 from headway.queueing.protocol import Reaped, Submitted
 from headway.queueing.results import answer_so_far, end_event
 from headway.queueing.settings import QueueSettings
@@ -163,10 +164,13 @@ class MemoryStore:
 
     # -- out ------------------------------------------------------------------------------------------
 
-    def take(self, lane_name: str, worker_id: str) -> Record | None:
-        """Claim the job whose turn it is; those that are due end here. None: nothing waits."""
+    def take(self, lane_name: str, worker_id: str, least: Priority) -> Record | None:
+        """Claim the job whose turn it is, of this class or a better one; those that are due end here.
+
+        None: nothing waits.
+        """
         lane = self.lane(lane_name)
-        while (head := lane.choose(self.now_ms(), self.settings)) is not None:
+        while (head := lane.choose(self.now_ms(), self.settings, least)) is not None:
             record = head.record
             lane.take(head, self.now_ms())
             if not self.end_if_due(record):

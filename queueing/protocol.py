@@ -113,8 +113,7 @@ class Queue(Protocol):
         is a no-op that returns ``created=False``. With a text in ``reserved`` the job's end brings exactly
         one Settlement that carries it. ``asked`` is the job as its producer posted it, where its tenant's
         defaults were filled in since: an idempotency key compares that. Raises InvalidJobError,
-        IdempotencyConflictError, QueueFullError (by jobs, tokens, predicted wait or deadline),
-        QueueUnavailableError.
+        IdempotencyConflictError, QueueFullError (by jobs, tokens, wait or deadline), QueueUnavailableError.
         """
         ...
 
@@ -161,14 +160,16 @@ class Queue(Protocol):
 
     # -- consumers ------------------------------------------------------------------------------------
 
-    async def claim(self, model: str, worker_id: str, room: int) -> tuple[Claim, ...]:
-        """Take up to ``room`` jobs by band; in a band returned ones first, then by the tenants' fair shares.
+    async def claim(
+        self, model: str, worker_id: str, room: int, *, least: Priority = Priority.BATCH
+    ) -> tuple[Claim, ...]:
+        """Take up to ``room`` jobs of the class ``least`` and better ones, the best first.
 
-        The tenant with the smallest virtual time goes next and pays for its job, by estimate now and by what
-        it took at the end, divided by its weight; one that begins to wait gets no credit for the time before.
-        Inside a tenant the earliest deadline goes first. An aged job of a lower band goes ahead at every
-        fourth claim at the latest. A queue entry that names no job, a job whose body is gone, and a job past
-        its deadline or cancelled while it waited end here with their terminal event and are not returned.
+        In a class returned ones come first, then the tenant with the smallest virtual time. It pays for its
+        job, by estimate now and by what it took at the end, divided by its weight; one that begins to wait
+        gets no credit for the time before. Inside a tenant the earliest deadline goes first. An aged job of
+        a lower class goes ahead at every fourth claim at the latest. A queue entry that names no job, a job
+        whose body is gone, and one past its deadline or cancelled while it waited end here, and do not come.
         """
         ...
 
@@ -191,10 +192,8 @@ class Queue(Protocol):
     async def wait(
         self, model: str, worker_id: str, *, for_work: Priority | None, timeout_seconds: float
     ) -> Wakeup:
-        """Sleep until a job may be claimable, a job of ours is cancelled, or time is up.
-
-        ``for_work``: only for jobs of this class and better ones; None: for none.
-        """
+        """Sleep until a job of the class ``for_work`` or a better one (None: of none) may be claimable, a job
+        of ours is cancelled, or time is up."""
         ...
 
     async def heartbeat(self, card: WorkerCard, *, ttl_seconds: float) -> None:

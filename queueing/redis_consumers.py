@@ -34,7 +34,9 @@ class ConsumerSide(RedisSide):
     _ears: dict[tuple[str, str], Ear]
     """By lane and worker."""
 
-    async def claim(self, model: str, worker_id: str, room: int) -> tuple[Claim, ...]:
+    async def claim(
+        self, model: str, worker_id: str, room: int, *, least: Priority = Priority.BATCH
+    ) -> tuple[Claim, ...]:
         """See ``Queue.claim``."""
         lane = lane_of(model)
         name = (lane, worker_id)
@@ -50,6 +52,7 @@ class ConsumerSide(RedisSide):
                 milliseconds(self._settings.standard_age_seconds),
                 milliseconds(self._settings.batch_age_seconds),
                 *self._keeps,
+                least,
             )
         except BaseException:
             self._unanswered[name] = token

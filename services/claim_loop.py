@@ -89,8 +89,7 @@ class ClaimLoop:
     async def _turn(self, tasks: asyncio.TaskGroup) -> None:
         room = self._room()
         beyond = 0 if room else self._room_beyond()
-        most = room or (beyond and min(beyond, await self._better_jobs()))
-        claims = await self._queue.claim(self._model.name, self._worker_id, most) if most > 0 else ()
+        claims = await self._claim(room or beyond, Priority.BATCH if room else Priority.STANDARD)
         for job in [self._table.accept(claim) for claim in claims]:
             if self._is_suspect(job) and len(self._table) > 1:
                 self._table.hand_back(job)
@@ -99,6 +98,11 @@ class ClaimLoop:
                 tasks.create_task(self._prepare(job))
         if not claims:
             await self._rest(for_work=Priority.BATCH if room else Priority.STANDARD if beyond else None)
+
+    async def _claim(self, most: int, least: Priority) -> tuple[Claim, ...]:
+        if not most:
+            return ()
+        return await self._queue.claim(self._model.name, self._worker_id, most, least=least)
 
     def _room(self) -> int:
         """How many more jobs are of use here now."""
@@ -125,11 +129,6 @@ class ClaimLoop:
             return 0
         beyond = max(0, self._table.sequences - self._max_sequences - self._jobs_ahead)
         return max(0, min(MOST_PER_CLAIM, min(batch, self._max_sequences) - beyond))
-
-    async def _better_jobs(self) -> int:
-        """How many jobs wait that are better than a batch's."""
-        waiting = (await self._queue.depth(self._model.name)).queued
-        return sum(count for band, count in waiting.items() if band is not Priority.BATCH)
 
     @property
     def _is_full_of_batch(self) -> bool:

@@ -38,8 +38,9 @@ local function aged_of(books, band, age_ms, now)
   return found
 end
 
--- The job to serve: the best band's next, unless it is an aged one's turn. Second value: whether it went ahead.
-local function choose(books, ages, now)
+-- The job to serve, of the class `least` and those above it: the best band's next, unless it is an aged one's turn.
+-- Second value: whether it went ahead.
+local function choose(books, ages, now, least)
   local first, lower
   for _, band in ipairs(BANDS) do
     if first then
@@ -47,12 +48,14 @@ local function choose(books, ages, now)
     else
       first = head_of(books, band, now)
     end
+    if band == least then break end
   end
   if not lower or get(books, 'since_aged') < AGED_EVERY - 1 then return first, false end
   local aged
   for _, band in ipairs(BANDS) do
     local found = ages[band] and aged_of(books, band, ages[band], now)
     if found and (not aged or found.created < aged.created) then aged = found end
+    if band == least then break end
   end
   if aged and aged.band ~= first.band then return aged, true end
   return first, false
@@ -200,7 +203,7 @@ local CLAIM_TIMES = {
 }
 
 -- FCALL headway_claim 1 {lane} <worker> <room> <token> <lease ms> <standard age ms> <batch age ms>
---       <stream retention ms> <record retention ms>
+--       <stream retention ms> <record retention ms> [least class]
 -- -> now, then for each job: key, token, epoch, attempts, body, entries, seed, created, deadline, cancel
 register('headway_claim', function(keys, args)
   local tag, room, problem = keys[1], figures(args, 2, {{'room', 0, 1e6}})
@@ -210,13 +213,15 @@ register('headway_claim', function(keys, args)
   local times
   times, problem = figures(args, 4, CLAIM_TIMES)
   if problem then return problem end
+  local least = args[9] or 'batch'
+  if least ~= 'interactive' and least ~= 'standard' and least ~= 'batch' then return invalid('least', 'must be interactive, standard or batch') end
   local ages = {standard = times[2], batch = times[3]}
   local claim = {worker = args[1], token = args[3], lease_ms = times[1], now = now_ms(), keeps = {times[4], times[5]}}
   local items, taken, bytes = repeated(tag, claim.worker, claim.token), {}, 0
   for at, known in ipairs(items) do taken[at] = known[1] end
   local books, discards = open_books(tag), 0
   while #items < room[1] and discards < MAX_DISCARDS and bytes < MAX_REPLY_BYTES do
-    local head, went_ahead = choose(books, ages, claim.now)
+    local head, went_ahead = choose(books, ages, claim.now, least)
     if not head then break end
     put(books, 'since_aged', went_ahead and 0 or math.min(get(books, 'since_aged') + 1, AGED_EVERY))
     local found = take(books, head, claim)

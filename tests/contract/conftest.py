@@ -23,7 +23,7 @@ from headway.queueing.events import (
     Usage,
 )
 from headway.queueing.memory_queue import MemoryQueue
-from headway.queueing.messages import Job
+from headway.queueing.messages import Job, Priority
 from headway.queueing.protocol import Queue
 from headway.queueing.redis_queue import RedisQueue
 from headway.queueing.settings import QueueSettings
@@ -92,11 +92,13 @@ class Bench:
 
     # -- worker ---------------------------------------------------------------------------------------
 
-    async def claim(self, room: int = 100, worker: str = "w1") -> list[Claim]:
-        return list(await self.queue.claim(MODEL, worker, room))
+    async def claim(
+        self, room: int = 100, worker: str = "w1", *, least: Priority = Priority.BATCH
+    ) -> list[Claim]:
+        return list(await self.queue.claim(MODEL, worker, room, least=least))
 
-    async def claim_one(self, worker: str = "w1") -> Claim:
-        (claim,) = await self.claim(1, worker)
+    async def claim_one(self, worker: str = "w1", *, least: Priority = Priority.BATCH) -> Claim:
+        (claim,) = await self.claim(1, worker, least=least)
         return claim
 
     async def emit(self, claim: Claim, *events: TokenEvent) -> Fenced:

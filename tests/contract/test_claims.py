@@ -67,6 +67,21 @@ async def test_an_aged_job_goes_ahead_of_better_bands_the_oldest_first(bench: Be
     assert await _keys(bench, room=1) == ["b1"]
 
 
+async def test_a_claim_of_better_jobs_brings_no_others_aged_and_returned_ones_neither(bench: Bench) -> None:
+    bench.make(batch_age_seconds=0.05)
+    await bench.submit("returned", priority="batch")
+    await bench.queue.release([(claim.job_id, claim.token) for claim in await bench.claim()])
+    await bench.submit("aged", priority="batch")
+    await bench.elapse(0.1)
+    for number in range(6):
+        await bench.submit(f"s{number}")
+    await bench.submit("i", priority="interactive")
+    better = [await bench.claim_one(least=Priority.STANDARD) for _ in range(7)]
+    assert [claim.job_id[-2:] for claim in better] == [":i", *(f"s{number}" for number in range(6))]
+    assert await bench.claim(least=Priority.STANDARD) == []
+    assert len(await bench.claim()) == 2
+
+
 async def test_an_aged_backlog_takes_at_most_every_fourth_place(bench: Bench) -> None:
     bench.make(batch_age_seconds=0.05)
     for n in range(3):

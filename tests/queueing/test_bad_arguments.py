@@ -81,6 +81,8 @@ async def test_a_claim_with_a_bad_argument_takes_no_job(raw: redis.Redis) -> Non
     for name, arguments in cases(CLAIM, CLAIM_NAMES):
         refused(raw, "headway_claim", name, *arguments)
     refused(raw, "headway_claim", "worker", "", *CLAIM[1:])
+    for least in ("", "better"):
+        refused(raw, "headway_claim", "least", *CLAIM, least)
     for token in ("", "a b"):
         refused(raw, "headway_claim", "token", *CLAIM[:2], token, *CLAIM[3:])
     refused(raw, "headway_claim", "token", "w", "9")

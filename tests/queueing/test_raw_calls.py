@@ -30,7 +30,7 @@ GOOD: Final[dict[str, tuple[str, list[str]]]] = {
     "headway_report": (TAG, ["w", "10", "9999"]),
     "headway_heartbeat": ("{fleet}", ["w", "{}", "9999", "tiny"]),
     "headway_restore": (TAG, ["1", "9", "9", "k"]),
-    "headway_claim": (TAG, ["w2", "9", "t", "9000", "9", "9", "9", "9"]),
+    "headway_claim": (TAG, ["w2", "9", "t", "9000", "9", "9", "9", "9", "batch"]),
     "headway_emit": (TAG, ["k", "TOKEN", "0", "1-0", "0", "a", "1", "", ""]),
     "headway_finish": (
         TAG,

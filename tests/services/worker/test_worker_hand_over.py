@@ -18,7 +18,7 @@ from headway.queueing.client import Client
 from headway.queueing.errors import QueueUnavailableError
 from headway.queueing.events import Cursor, EndReason, JobState, TokenEvent
 from headway.queueing.memory_queue import MemoryQueue
-from headway.queueing.messages import Job
+from headway.queueing.messages import Job, Priority
 from headway.queueing.settings import QueueSettings
 from headway.services.claim_table import UNEXPLAINED
 
@@ -46,12 +46,14 @@ class FlakyQueue(MemoryQueue):
             raise QueueUnavailableError("away after")
         return done
 
-    async def claim(self, model: str, worker_id: str, room: int) -> tuple[Claim, ...]:
+    async def claim(
+        self, model: str, worker_id: str, room: int, *, least: Priority = Priority.BATCH
+    ) -> tuple[Claim, ...]:
         if (
             self._draw.random() < self.failing / 2
         ):  # only before: a lost reply costs a lease, tested elsewhere
             raise QueueUnavailableError("away before")
-        return await super().claim(model, worker_id, room)
+        return await super().claim(model, worker_id, room, least=least)
 
     async def emit(self, emits: Sequence[Emit]) -> tuple[Fenced, ...]:
         return await self._flaky(lambda: super(FlakyQueue, self).emit(emits))
