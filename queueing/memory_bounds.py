@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 from headway.queueing.errors import queue_full
@@ -17,7 +16,7 @@ DEADLINE_SHARE: Final = 0.8
 """The part of a deadline that a job's predicted end may take: predictions are a fifth off, and one that is
 accepted and then cut off has cost as much as one that was in time."""
 USUAL_ROOM: Final = 1.5
-"""Of a tenant's usual answers: as long a new one is thought to get, if it may."""
+"""Of usual answers: as long a new one is thought to get, if it may."""
 PRESSED_MS: Final = 60_000
 """A rate that was measured under pressure says for so long what the workers can do."""
 _USUAL_RETRY_SECONDS: Final = 2.0
@@ -67,7 +66,10 @@ def _too_late(lane: Lane, intake: Intake, settings: QueueSettings, exact_ms: flo
     if wait > settings.max_wait_seconds:
         return "wait", wait - settings.max_wait_seconds
     if ahead > 0 and intake.deadline_seconds and now_ms - lane.pressed_ms <= PRESSED_MS:
-        answer = min(intake.answer_tokens, USUAL_ROOM * lane.answers.get(intake.tenant, math.inf))
+        # Where the tenant has no answers yet, the lane's tell: else newcomers who allow themselves much would
+        # be refused for good.
+        usual = lane.answers.get(intake.tenant, intake.answer_tokens * lane.answered_share)
+        answer = min(intake.answer_tokens, USUAL_ROOM * usual)
         took = answer * lane.running_jobs / lane.rate(now_ms)
         late = wait + took - intake.deadline_seconds * DEADLINE_SHARE
         if late > 0:

@@ -190,6 +190,11 @@ class Lane:
         usual = self.answers.get(record.tenant)
         return record.cost if usual is None else min(record.cost, record.prompt_estimate + usual)
 
+    @property
+    def answered_share(self) -> float:
+        """How much of the estimates gets answered."""
+        return self.answered / self.estimated if self.estimated > 0 else 1.0
+
     def forget_tenants(self, now_ms: int) -> None:
         """Forget tenants that have not waited for long."""
         for band in self.bands.values():
@@ -221,7 +226,7 @@ class Lane:
         rate = self.rate(now_ms)
         if rate <= 0:
             return None
-        return tokens * (self.answered / self.estimated if self.estimated > 0 else 1.0) / rate
+        return tokens * self.answered_share / rate
 
     def depth(self, now_ms: int) -> LaneDepth:
         """See ``Queue.depth``."""

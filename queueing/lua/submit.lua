@@ -155,14 +155,15 @@ end
 -- The part of a deadline that a job's predicted end may take: predictions are a fifth off, and one that is accepted and
 -- then cut off has cost as much as one that was in time.
 local DEADLINE_SHARE = 0.8
-local USUAL_ROOM = 1.5 -- of a tenant's usual answers: as long a new one is thought to get, if it may
+local USUAL_ROOM = 1.5 -- of usual answers: as long a new one is thought to get, if it may
 local PRESSED_MS = 60000 -- a rate that was measured under pressure says for so long what the workers can do
 
--- Tokens that an answer of the job will have, as far as its tenant's others tell.
-local function expected_answer(books, job)
+-- Tokens that an answer of the job will have, as far as its tenant's others tell, or where it has none yet the lane's:
+-- `answered` of each estimated token. Else newcomers who allow themselves much would be refused for good.
+local function expected_answer(books, job, answered)
   local usual = tonumber(shared(books.tag, 'HGET', name(books.tag, 'tenant', job.tenant or 'default'), 'answer'))
   local longest = longest_answer(job)
-  return is_sane(usual) and math.min(longest, USUAL_ROOM * usual) or longest
+  return math.min(longest, USUAL_ROOM * (is_sane(usual) and usual or longest * answered))
 end
 
 -- Estimated tokens that go before a job with this place among its tenant's. Better bands go first, and of its own band
@@ -196,7 +197,7 @@ local function too_late(books, job, limits, place)
   if wait > limits.wait_ms then return 'wait', wait - limits.wait_ms end
   if ahead <= 0 or not job.deadline_seconds or job.demotable == true then return nil end
   if now_ms() - get(books, 'pressed') > PRESSED_MS then return nil end
-  local took = expected_answer(books, job) * get(books, 'running') / rate * 1000
+  local took = expected_answer(books, job, answered) * get(books, 'running') / rate * 1000
   local late = wait + took - job.deadline_seconds * 1000 * DEADLINE_SHARE
   if late > 0 then return 'deadline', late end
 end

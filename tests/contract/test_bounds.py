@@ -150,6 +150,19 @@ async def test_a_job_gets_its_share_of_the_rate_beside_those_that_run(bench: Ben
     await bench.submit("better", priority="interactive", deadline_seconds=1.0)  # nobody goes before it
 
 
+async def test_a_newcomers_answers_are_thought_to_be_as_long_as_the_others(bench: Bench) -> None:
+    """Who allows itself 10,000 tokens, as all do, and is never accepted would never show how many it uses."""
+    for _ in range(3):
+        await bench.submit(sampling={"max_tokens": 10_000})
+        claim = await bench.claim_one()
+        await bench.finish(claim, *(bench.token(at) for at in range(1, 21)))
+    await bench.submit("runs")
+    await bench.claim_one()
+    await bench.submit("waits", priority="interactive", sampling={"max_tokens": 1})
+    await press(bench)
+    await bench.submit("new", tenant="new", deadline_seconds=6.0, sampling={"max_tokens": 10_000})
+
+
 async def test_no_deadline_is_judged_by_a_rate_from_when_there_was_little_to_do(bench: Bench) -> None:
     """A burst after a quiet hour is not refused because one answer at a time is slow."""
     await bench.queue.heartbeat(_card(tokens_per_second=1.0), ttl_seconds=60)
