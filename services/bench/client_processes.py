@@ -62,9 +62,7 @@ class ClientProcesses:
         """Return once all of them can send. Raises ServiceError."""
         async with asyncio.timeout(START_SECONDS):
             for connection in self._connections:
-                told = await self._receive(connection)
-                if isinstance(told, ServiceError):
-                    raise told
+                await self._receive(connection)
 
     def begin(self, begin: Begin) -> None:
         """Have all of them send their share of a point."""
@@ -95,9 +93,12 @@ class ClientProcesses:
     @staticmethod
     async def _receive(connection: Connection) -> Any:
         try:
-            return await asyncio.to_thread(connection.recv)
+            told = await asyncio.to_thread(connection.recv)
         except EOFError:
             raise ServiceError("a client process ended in the middle of the run") from None
+        if isinstance(told, ServiceError):
+            raise told
+        return told
 
 
 def merged(parts: Sequence[Loaded]) -> Loaded:
