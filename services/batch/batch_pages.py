@@ -90,6 +90,7 @@ class BatchPages:
                     self._metrics.fleet = None
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
+            self._metrics.fleet = None  # whatever ends it: figures that nobody renews say nothing
             await close_queue(queue)
 
     def _health(self) -> tuple[bool, str]:
