@@ -25,8 +25,8 @@ lane:{lane}                 hash       the books: jobs, tokens, returned:<band> 
                                        jobs may be in no index, or until when one searches
 back:{lane}:<band>          list       keys of jobs handed back or taken from a dead worker; until claimed
                                        served before the band's tenants
-wake:{lane}                 stream     rings waiting workers when the lane stops being empty newest 8
-rates:{lane}                hash       worker -> its tokens per second and until when (ms)   its heartbeat's
+wake:{lane}                 stream     rings when a class and all better ones fill           newest 8
+rates:{lane}                hash       worker -> tokens per second, until (ms), pressed      its heartbeat's
 rate:{lane}                 string     tokens per second of all workers; their heartbeats    a heartbeat's
 lease:{lane}                zset       running job -> end of its lease (server ms)           until it ends
 due:{lane}                  zset       waiting job -> its deadline (server ms)               until claimed

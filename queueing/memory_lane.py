@@ -48,7 +48,7 @@ class Lane:
         default_factory=lambda: {band: deque() for band in Priority}
     )
     weights: dict[str, float] = field(default_factory=dict[str, float])
-    rates: dict[str, tuple[float, int]] = field(default_factory=dict[str, tuple[float, int]])
+    rates: dict[str, tuple[float, int, bool]] = field(default_factory=dict[str, tuple[float, int, bool]])
     """By worker: tokens per second, and until when (ms) that counts."""
     answers: dict[str, float] = field(default_factory=dict[str, float])
     """By tenant: tokens of its usual answer."""
@@ -204,22 +204,22 @@ class Lane:
 
     def report(self, worker_id: str, tokens_per_second: float, now_ms: int, ttl_ms: int) -> None:
         """Note what a worker can do: its best lately, or while jobs wait the mean of what it does."""
-        best, _ = self.rates.get(worker_id, (0.0, 0))
-        waits, has_waited = self.queued_jobs > 0, self.has_waited
-        self.has_waited = waits
-        if not (waits and has_waited):
+        best, _, was_pressed = self.rates.get(worker_id, (0.0, 0, False))
+        is_pressed, self.has_waited = self.queued_jobs > 0 and self.has_waited, self.queued_jobs > 0
+        if not is_pressed:
             rate = max(tokens_per_second, best * RATE_DECAY)
         else:
             self.pressed_ms = now_ms
-            # No token in a second says nothing: a long prompt may be in work.
-            is_known = best > 0 and tokens_per_second > 0
+            # The mean begins at the better of both: what it showed with little to do would for seconds make a
+            # burst look hopeless. No token in a second says nothing: a long prompt may be in work.
+            is_known = was_pressed and best > 0 and tokens_per_second > 0
             mean = best + PRESSED_GAIN * (tokens_per_second - best)
             rate = mean if is_known else max(tokens_per_second, best)
-        self.rates[worker_id] = (rate, now_ms + ttl_ms)
+        self.rates[worker_id] = (rate, now_ms + ttl_ms, is_pressed)
 
     def rate(self, now_ms: int) -> float:
         """Tokens per second of all workers; 0: not known."""
-        return sum(rate for rate, until_ms in self.rates.values() if until_ms > now_ms)
+        return sum(rate for rate, until_ms, _ in self.rates.values() if until_ms > now_ms)
 
     def seconds_for(self, tokens: float, now_ms: int) -> float | None:
         """Predicted time to serve estimated tokens; None while no rate is known."""

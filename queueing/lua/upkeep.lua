@@ -5,11 +5,12 @@ local RATE_DECAY = 0.99 -- by report: a worker's best rate is halved after some 
 local PRESSED_GAIN = 0.2 -- of the newest report, while jobs wait
 
 -- A worker's rate by its newest report. Its best lately, since one with little to do shows little; but while jobs wait,
--- every worker does what it can, and the mean of that is what a new job will meet. No token in a second says nothing: a
--- long prompt may be in work.
-local function rate_after(best, told, is_pressed)
+-- every worker does what it can, and the mean of that is what a new job will meet. The mean begins at the better of
+-- both: what it showed with little to do would for seconds make a burst look hopeless. No token in a second says nothing:
+-- a long prompt may be in work.
+local function rate_after(best, told, is_pressed, was_pressed)
   if not is_pressed then return math.max(told, best * RATE_DECAY) end
-  if told <= 0 or best <= 0 then return math.max(told, best) end
+  if not was_pressed or told <= 0 or best <= 0 then return math.max(told, best) end
   return best + PRESSED_GAIN * (told - best)
 end
 
@@ -186,12 +187,12 @@ register('headway_report', function(keys, args)
   local tag, now, rate = keys[1], now_ms(), number(args[2])
   local rates, until_ms, total = name(tag, 'rates'), now + ttl[1], 0
   local known = table_of(shared(tag, 'HGETALL', rates))
-  local best = tonumber((known[args[1]] or ''):match('^(%S+) ')) or 0
-  rate = rate_after(best, rate, note_pressure(tag, now))
-  known[args[1]] = rate .. ' ' .. whole(until_ms)
+  local earlier, is_pressed = known[args[1]] or '', note_pressure(tag, now)
+  rate = rate_after(tonumber(earlier:match('^(%S+) ')) or 0, rate, is_pressed, earlier:match(' pressed$'))
+  known[args[1]] = rate .. ' ' .. whole(until_ms) .. (is_pressed and ' pressed' or '')
   shared(tag, 'HSET', rates, args[1], known[args[1]])
   for worker, told in pairs(known) do
-    local each, till = told:match('^(%S+) (%d+)$')
+    local each, till = told:match('^(%S+) (%d+)')
     if till and tonumber(till) > now then
       total = total + number(each)
     else

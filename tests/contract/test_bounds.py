@@ -184,6 +184,15 @@ async def test_while_jobs_wait_a_rate_is_the_mean_and_a_second_without_a_token_s
         assert (await bench.queue.depth(MODEL)).tokens_per_second == pytest.approx(rate)
 
 
+async def test_a_burst_is_not_judged_by_what_workers_showed_with_little_to_do(bench: Bench) -> None:
+    for worker in ("w1", "w2"):
+        await bench.queue.heartbeat(_card(worker, tokens_per_second=5.0), ttl_seconds=60)
+    await bench.submit("k1")
+    for worker in ("w1", "w2", "w1"):
+        await bench.queue.heartbeat(_card(worker, tokens_per_second=100.0), ttl_seconds=60)
+    assert (await bench.queue.depth(MODEL)).tokens_per_second == pytest.approx(200)
+
+
 async def test_a_full_lane_still_takes_jobs_back(bench: Bench) -> None:
     bench.make(max_queued_jobs=1)
     job_id = await bench.submit("k1")
