@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.services.bench.conftest import QUICK, answered, quick
 from tests.services.bench.peer import Peer
 
 from headway.services.bench.answer import Planned
-from headway.services.bench.client_processes import merged
+from headway.services.bench.client_processes import ClientProcesses, merged
 from headway.services.bench.client_watch import ClientLoad
 from headway.services.bench.load import Loaded, Point, Share
 from headway.services.bench.progress import Progress
 from headway.services.bench.result import client_result
 from headway.services.bench.run import BenchRun
-from headway.services.errors import UsageError
+from headway.services.errors import ServiceError, UsageError
 from headway.services.traffic import Demand
 
 
@@ -62,6 +64,20 @@ async def test_two_processes_send_the_requests_of_one_at_their_times() -> None:
         assert len(point["client"].get("processes", [0])) == count
         sent.append(sorted((row[due], row[0]) for row in point["requests_sent"]))
     assert sent[0] == sent[1]
+
+
+async def test_what_a_client_process_failed_with_is_the_runs_error() -> None:
+    no_writer: Any = None
+    clients = ClientProcesses(QUICK, no_writer, None)
+    here, there = multiprocessing.Pipe()
+    clients._connections.append(here)
+    there.send(ServiceError("the server is gone"))
+    with pytest.raises(ServiceError, match="gone"):
+        await clients.collect()
+    there.close()
+    with pytest.raises(ServiceError, match="ended"):
+        await clients.collect()
+    clients.close()
 
 
 async def test_fewer_clients_than_processes_are_refused() -> None:
