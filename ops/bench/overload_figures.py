@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headway.services.simulation_report import percentile
+from headway.services.percentile import percentile
 
 WINDOW_SECONDS: Final = 10.0
 LEAST_GOODPUT: Final = 0.9
