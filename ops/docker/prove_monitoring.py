@@ -2,7 +2,8 @@
 
 prove_monitoring.py URL
     waits for all jobs' targets, checks that every rule of ops/prometheus is loaded and evaluates, that no
-    alert fires but those for what the proof has done, and runs the query of every panel of ops/grafana/dashboards as Grafana would
+    alert fires but those for what the proof has done, and runs the query of every panel of
+    ops/grafana/dashboards as Grafana would
 """
 
 from __future__ import annotations
