@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -96,6 +97,14 @@ def _text_tokens(text: str) -> int:
     return -(-len(text.encode(errors="surrogatepass")) // BYTES_PER_TOKEN)
 
 
+def _show_wait(seconds: float) -> str:
+    """``11.5 s``, ``12 min`` or ``5 h 45 min``."""
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    minutes = math.ceil(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
 def exceeded(tenant: str, demand: Demand, refusal: Refusal, limits: TenantLimits) -> QuotaExceededError:
     """A refusal as the error that says which limit, for how long, and who can raise it."""
     limit = refusal.limit
@@ -109,7 +118,7 @@ def exceeded(tenant: str, demand: Demand, refusal: Refusal, limits: TenantLimits
     option = limit.value.replace("_", "-")
     return QuotaExceededError(
         f"tenant {tenant} may have {allowance}, which this job would exceed{fewer or ':'} try again in "
-        f"{refusal.retry_after_seconds:.3g} s; an operator raises the limit with "
+        f"{_show_wait(refusal.retry_after_seconds)}; an operator raises the limit with "
         f"`headway tenants set {tenant} --{option} N`",
         limit=limit,
         retry_after_seconds=refusal.retry_after_seconds,

@@ -139,7 +139,7 @@ def _functions(server: ServerFacts) -> Finding:
 
 
 def _clock(server: ServerFacts) -> Finding:
-    said = f"{server.offset_seconds:+.3f} s"
+    said = f"{round(server.offset_seconds, 3) + 0.0:+.3f} s"  # never -0.000
     return ok(said) if abs(server.offset_seconds) <= OFFSET_SECONDS else warn(said)
 
 

@@ -44,7 +44,7 @@ export class Tenants {
   draw() {
     if ($("tenants").hidden || !this.figures) return;
     const { tenants, at_ms: now } = this.figures;
-    write($("tenants-line"), `${count(tenants.length)} tenants, ${count(tenants.filter((tenant) => tenant.due).length)} wait`);
+    write($("tenants-line"), `${count(tenants.length)} ${tenants.length === 1 ? "tenant" : "tenants"}, ${count(tenants.filter((tenant) => tenant.due).length)} wait`);
     this.#drawBalance();
     const wanted = $("tenant-filter").value.trim().toLowerCase();
     const shown = tenants.filter((tenant) => tenant.tenant.toLowerCase().includes(wanted));
@@ -87,7 +87,9 @@ export class Tenants {
     this.bars = [];
     if (!entries.length) {
       const isEarly = this.balance.seconds < 3;
-      context.fillText(isEarly ? "Looking…" : `No two ${band} tenants waited all the time: each gets what it asks for.`, LEFT + 12, middle - 14);
+      const words = [`No two ${band} tenants waited all the time:`, "each gets what it asks for."];
+      if (isEarly) context.fillText("Looking…", LEFT + 12, middle - 6);
+      else words.forEach((line, at) => context.fillText(line, LEFT + 12, middle - 6 + 20 * at));
       return;
     }
     const step = (width - LEFT) / entries.length;
@@ -134,7 +136,7 @@ function makeRow(row) {
 function fill(element, tenant, most, now) {
   const total = waitingOf(tenant);
   write(element.querySelector(".weight"), `× ${tenant.weight}`);
-  write(element.querySelector(".share"), percent(tenant.share, 1));
+  write(element.querySelector(".share"), percent(tenant.share, tenant.share < 0.9995 ? 1 : 0)); // a phone has no room for 100.0 %
   write(element.querySelector(".running"), tenant.running ? count(tenant.running) : "·");
   write(element.querySelector(".tokens"), short(tenant.tokens));
   write(element.querySelector(".oldest"), tenant.oldest_ms ? duration(now - tenant.oldest_ms) : "·");

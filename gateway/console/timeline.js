@@ -93,7 +93,8 @@ function axis(svg, { span, left, width, height }) {
   for (let at = 0; at <= span; at += step) {
     const x = left + (at / span) * room;
     svg.append(draw("line", { class: "tick", x1: x, x2: x, y1: height - AXIS, y2: height - AXIS + 5 }));
-    svg.append(draw("text", { class: "tick-name", x, y: height - 6, "text-anchor": at ? "middle" : "start" }, at ? duration(at) : "0"));
+    const anchor = !at ? "start" : x > width - 28 ? "end" : "middle";
+    svg.append(draw("text", { class: "tick-name", x: anchor === "end" ? width : x, y: height - 6, "text-anchor": anchor }, at ? duration(at) : "0"));
   }
 }
 

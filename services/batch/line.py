@@ -74,7 +74,8 @@ def read_line(raw: RawLine, endpoint: str) -> Line:
     try:
         parsed: object = orjson.loads(raw.text)
     except orjson.JSONDecodeError as error:
-        raise _error(raw, "invalid_json_line", f"the line is not valid JSON: {error}") from None
+        message = f"the line is not valid JSON: {error.msg}, at column {error.colno}"
+        raise _error(raw, "invalid_json_line", message) from None
     if not isinstance(parsed, dict):
         raise _error(raw, "invalid_json_line", "the line is not a JSON object")
     fields = cast("dict[str, Any]", parsed)

@@ -36,7 +36,7 @@ from headway.services.batch.line import Line, LineError, RawLine, raw_lines, rea
 from headway.services.batch.pace import Pace
 from headway.services.batch.progress import ProgressBar
 from headway.services.constraint import constraint_refusal
-from headway.services.errors import ServiceError, StartError, UsageError
+from headway.services.errors import ServiceError, UsageError
 
 SECONDS: Final = 7 * 86_400.0 - 3600
 """The jobs' deadline: as far away as one may be."""
@@ -100,14 +100,14 @@ class LocalRun:
 
     @contextmanager
     def _alone(self) -> Generator[None]:
-        """While no other run works on the same output; raises UsageError, StartError.
+        """While no other run works on the same output; raises UsageError.
 
         What is locked stays the same file when the run gets another name, and the lock goes with the process.
         """
         try:
             mark = self._mark.open("ab")
         except OSError as error:
-            raise StartError(f"{self._mark} cannot be written: {error.strerror}") from None
+            raise UsageError(f"{self._mark} cannot be written: {error.strerror}") from None
         with mark:
             try:
                 fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -120,7 +120,7 @@ class LocalRun:
             yield
 
     def _check(self) -> tuple[str, int]:
-        """The endpoint that the lines ask for, and how many there are; raises UsageError, StartError."""
+        """The endpoint that the lines ask for, and how many there are; raises UsageError."""
         try:
             with self._source.open("rb") as opened:
                 first = next(raw_lines(opened), None)
@@ -129,7 +129,7 @@ class LocalRun:
                 check = InputCheck(url if url in ENDPOINTS else ENDPOINTS[0], part_lines=1 << 30)
                 check.read(opened)
         except OSError as error:
-            raise StartError(f"{self._source} cannot be read: {error.strerror}") from None
+            raise UsageError(f"{self._source} cannot be read: {error.strerror}") from None
         if check.faults:
             fault = check.faults[0]
             where = "" if fault.line is None else f", line {fault.line}"
@@ -157,7 +157,7 @@ class LocalRun:
             with self._mark.open("r+b") as mark:  # names are of one length: never half of one, or none
                 mark.write(run_id.encode())
         except OSError as error:
-            raise StartError(f"{self._mark} cannot be written: {error.strerror}") from None
+            raise UsageError(f"{self._mark} cannot be written: {error.strerror}") from None
         return run_id
 
     @staticmethod
@@ -209,6 +209,7 @@ class LocalRun:
         )
         pace = Pace(0.02, 1.0)
         bar.advance(len(done))
+        await flight.prepare()  # no server: said at once; one that goes away later is waited for
         with self._source.open("rb") as opened:
             todo = self._lines(opened, endpoint, done)
             is_read = False

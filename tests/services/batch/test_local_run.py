@@ -7,9 +7,13 @@ import signal
 from pathlib import Path
 
 import orjson
+import pytest
 from tests.services.batch.batch_fleet import BatchFleet
 from tests.services.batch.conftest import chat_line, jsonl
 from tests.services.batch.test_killed import fleet  # noqa: F401 # the same fixture
+
+from headway.services.batch.local_run import LocalRun
+from headway.services.errors import NotReachableError, UsageError
 
 
 def ids_in(path: Path) -> list[str]:
@@ -53,3 +57,26 @@ async def test_a_run_that_was_stopped_goes_on_with_what_was_cancelled(fleet: Bat
     assert await asyncio.to_thread(second.wait, 60) == 0, fleet.log()
     assert sorted(ids_in(output)) == sorted(f"line-{n}" for n in range(200))
     assert not (fleet.folder / "out.errors.jsonl").exists()
+
+
+def test_a_server_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_bytes(jsonl(chat_line("a")))
+    run = LocalRun(source, output, tmp_path / "err.jsonl", "default", 16)
+    with pytest.raises(NotReachableError, match="no Redis or Valkey answers at"):
+        run.run(f"unix://{tmp_path}/nobody.sock", tmp_path, shows=False)
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "why"),
+    [("none.jsonl", "out.jsonl", "cannot be read"), ("in.jsonl", "none/out.jsonl", "cannot be written")],
+)
+def test_a_file_that_is_out_of_reach_is_wrong_usage(
+    tmp_path: Path, source: str, output: str, why: str
+) -> None:
+    """And so has another exit code than a run in which lines have errors."""
+    (tmp_path / "in.jsonl").write_bytes(jsonl(chat_line("a")))
+    run = LocalRun(tmp_path / source, tmp_path / output, tmp_path / "err.jsonl", "default", 16)
+    with pytest.raises(UsageError, match=why) as refused:
+        run.run(None, tmp_path, shows=False)
+    assert refused.value.exit_code == 2

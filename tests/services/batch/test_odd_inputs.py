@@ -108,6 +108,12 @@ def test_errands_are_due_in_time_when_the_machines_clock_is_put_back(
     assert when.now() == steady_now()
 
 
+def test_celerys_clock_can_ask_for_every_errand(tmp_path: Path) -> None:
+    app, _ = make_app(BatchSettings(files=str(tmp_path)))
+    for entry in app.conf.beat_schedule.values():
+        app.tasks[entry["task"]].__header__()  # how Celery checks arguments before it sends; none are given
+
+
 async def test_a_webhook_that_cannot_be_read_holds_up_no_batch_and_one_of_a_newer_version_hears_of_it(
     service: Service,
 ) -> None:
