@@ -126,7 +126,7 @@ class MemoryCommands:
 
     def _zrangebyscore(self, key: str, low: bytes, high: bytes, *limit: bytes) -> Reply:
         found = self._between(key, low, high)
-        return list(found[: int(limit[2])] if limit else found)
+        return list(found[int(limit[1]) :][: int(limit[2])] if limit else found)
 
     def _between(self, key: str, low: bytes, high: bytes) -> list[bytes]:
         members: dict[bytes, float] = self._values.get(key, {})
