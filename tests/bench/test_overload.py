@@ -143,7 +143,7 @@ def test_a_search_that_finds_nothing_good_ends_with_what_to_change(
         ({"slow": 0.07}, "refusals took 70 ms"),
     ],
 )
-def test_each_limit_can_be_missed(bench: Any, change: dict[str, float], told: str) -> None:
+def test_each_limit_can_be_missed(bench: Any, change: dict[str, Any], told: str) -> None:
     rows = [row(20.0), row(21.0, took=change.pop("slow", 0.01), status=429, outcome="refused")]
     found = conclude(bench, rows, **{"goodput": 3.9} | change)
     assert found["verdict"] == "missed"
