@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import time
 from codecs import BOM_UTF8
 from dataclasses import asdict
 from pathlib import Path
+from typing import IO
 
 import orjson
 import pytest
@@ -74,6 +76,31 @@ def test_two_runs_of_one_output_do_not_meet(tmp_path: Path) -> None:
     source.write_bytes(jsonl(chat_line("a")))
     with (tmp_path / "out.jsonl.run").open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(UsageError, match="another run works on"):
+            run(source, output)
+
+
+def test_a_run_that_begins_as_another_ends_locks_a_mark_that_others_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one removes its mark between this one's opening and locking it."""
+    source, mark = tmp_path / "in.jsonl", tmp_path / "out.jsonl.run"
+    output, errors = tmp_path / "out.jsonl", tmp_path / "out.errors.jsonl"
+    source.write_bytes(jsonl(chat_line("a")))
+    flock, locked = fcntl.flock, list[int]()
+
+    def ends_first(opened: IO[bytes], how: int) -> None:
+        if not locked:
+            mark.unlink()
+        flock(opened, how)  # of a run that is not alone it raises
+        locked.append(os.fstat(opened.fileno()).st_ino)
+
+    monkeypatch.setattr(fcntl, "flock", ends_first)
+    local = LocalRun(source, output, errors, "acme", 8)
+    with local._alone():
+        assert local._resume().startswith("batch_")
+        assert len(locked) == 2
+        assert locked[1] == mark.stat().st_ino
         with pytest.raises(UsageError, match="another run works on"):
             run(source, output)
 
