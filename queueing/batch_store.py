@@ -165,12 +165,10 @@ class BatchStore:
         """How many they are."""
         return cast("int", await self._commands.call("ZCARD", BATCHES_OPEN))
 
-    async def oldest_open(self) -> Batch | None:
-        """The first of them that can be read."""
-        for batch_id in await self.open_batches():
-            if found := await self.batches([batch_id]):
-                return found[0]
-        return None
+    async def oldest_open_ms(self) -> int | None:
+        """When the oldest of them was accepted, readable or not; None: there is none."""
+        replies = await self._all(*(("ZSCORE", BATCHES, each) for each in await self.open_batches()))
+        return min((int(float(cast("bytes", reply))) for reply in replies if reply is not None), default=None)
 
     async def batches_until(self, created_ms: int, limit: int, *, after: int = 0) -> tuple[str, ...]:
         """Batches that were accepted up to then, the oldest first; ``after``: without the first so many."""

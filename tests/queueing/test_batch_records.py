@@ -10,7 +10,7 @@ import pytest
 
 from headway.queueing.batch import Checked, NewBatch, Outcome, Part, Tally
 from headway.queueing.batch_store import BatchStore
-from headway.queueing.keys import BATCHES_OPEN, FILES_EXPIRING, BatchKeys, FileKeys
+from headway.queueing.keys import FILES_EXPIRING, BatchKeys, FileKeys
 from headway.queueing.memory_queue import MemoryQueue
 from headway.queueing.protocol import Queue
 from headway.queueing.redis_queue import RedisQueue
@@ -141,13 +141,21 @@ async def test_records_that_cannot_be_read_do_not_hide_those_behind_them(store: 
     for number in (1, 2, 3):
         await store.remove_file(a_file(number))
     assert await store.expired_files(2) == []
-    await store._commands.call("HSET", BatchKeys("batch_broken").record, "created", b"{")
-    await store._commands.call("ZADD", BATCHES_OPEN, 1, "batch_broken")
-    assert await store.oldest_open() is None
-    await store.add_batch(new_batch())
-    oldest = await store.oldest_open()
-    assert oldest is not None
-    assert oldest.asked == new_batch()
+
+
+async def test_the_oldest_open_batch_is_the_one_accepted_first_whatever_turns_it_had_and_however_it_reads(
+    store: BatchStore,
+) -> None:
+    assert await store.oldest_open_ms() is None
+    for number in (3, 1, 2):
+        await store.add_batch(new_batch(number))
+    first = next(batch for batch in await store.turns.open({}) if batch.batch_id == "batch_00000001")
+    await store.turns.begin(first, 5000)
+    assert await store.oldest_open_ms() == 1001
+    await store._commands.call("HSET", BatchKeys("batch_00000001").record, "created", b"{")
+    assert await store.oldest_open_ms() == 1001
+    await store.close_batch("batch_00000001")
+    assert await store.oldest_open_ms() == 1002
 
 
 async def test_batches_are_listed_from_any_place_on(store: BatchStore) -> None:
