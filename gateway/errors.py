@@ -28,6 +28,7 @@ from headway.queueing.errors import (
     QueueUnavailableError,
     QuotaExceededError,
     UnknownJobError,
+    UnreadableRecordError,
 )
 from headway.queueing.events import EndEvent, EndReason, JobError, JobResult
 from headway.queueing.quota_values import QuotaLimit
@@ -169,6 +170,8 @@ def from_queueing(error: QueueingError) -> ApiError:  # noqa: PLR0911 # one retu
             return unavailable(
                 str(error), reason="queue_unavailable", retry_after_seconds=error.retry_after_seconds
             )
+        case UnreadableRecordError():
+            return ApiError(500, str(error), code="record_unreadable", headers=NO_RETRY)
         case _:
             return unavailable(str(error), reason="queue_unsuitable", retry_after_seconds=30)
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, cast
 
 import orjson
 
+from headway.queueing.errors import UnreadableRecordError
 from headway.queueing.record_fields import known_fields
 
 BATCH_ID_PATTERN: Final = r"^batch_[A-Za-z0-9]{8,40}$"
@@ -164,7 +165,7 @@ def encode(fact: NewBatch | Checked | Part | Outcome | Tally) -> bytes:
 
 
 def decode_batch(fields: Mapping[bytes, bytes]) -> Batch:
-    """A batch from its record; raises ValueError for what is none."""
+    """A batch from its record; raises UnreadableRecordError for what is none."""
     try:
         outcome, progress = fields.get(b"outcome"), fields.get(b"progress")
         checked = fields.get(b"checked")
@@ -177,14 +178,17 @@ def decode_batch(fields: Mapping[bytes, bytes]) -> Batch:
             progress=Tally() if progress is None else _tally(_object(progress)),
             is_told=b"told" in fields,
         )
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"no record of a batch: {error}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnreadableRecordError(f"no record of a batch: {error}") from None
 
 
 def decode_part(text: bytes) -> Part:
-    """A committed part."""
-    fields = _object(text)
-    return Part(_tally(fields["tally"]), fields["output"], fields["errors"])
+    """A committed part; raises UnreadableRecordError for what is none."""
+    try:
+        fields = _object(text)
+        return Part(_tally(fields["tally"]), fields["output"], fields["errors"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnreadableRecordError(f"no record of a batch's part: {error}") from None
 
 
 def _checked(text: bytes) -> Checked:

@@ -21,7 +21,7 @@ from headway.queueing.batch import (
     decode_part,
     encode,
 )
-from headway.queueing.batch_replies import batch_of, readable_batch, readable_file
+from headway.queueing.batch_replies import batch_of, readable_batch, readable_file, texts_of
 from headway.queueing.batch_turns import BatchTurns
 from headway.queueing.keys import BATCHES, BATCHES_OPEN, FILES_EXPIRING, PLACE, BatchKeys, FileKeys
 from headway.queueing.node import Argument, Reply
@@ -119,14 +119,15 @@ class BatchStore:
         )
 
     async def expired_files(self, limit: int) -> list[StoredFile]:
-        """Files whose time is over, the oldest first."""
-        now_ms = await self.now_ms()
-        reply = await self._commands.call("ZRANGEBYSCORE", FILES_EXPIRING, "-inf", now_ms, "LIMIT", 0, limit)
-        ids = _texts(reply)
-        replies = await self._all(*(("GET", FileKeys.record(file_id)) for file_id in ids))
-        lost = [each for each, text in zip(ids, replies, strict=True) if not isinstance(text, bytes)]
-        await self._all(*(("ZREM", FILES_EXPIRING, file_id) for file_id in lost))
-        return [file for file in map(readable_file, replies) if file is not None]
+        """Files whose time is over, the oldest first; what cannot be read is kept, and passed over."""
+        until, found, passed = await self.now_ms(), list[StoredFile](), 0
+        while len(found) < limit and (ids := await self._until(FILES_EXPIRING, until, passed, limit)):
+            replies = await self._all(*(("GET", FileKeys.record(file_id)) for file_id in ids))
+            lost = [each for each, text in zip(ids, replies, strict=True) if not isinstance(text, bytes)]
+            await self._all(*(("ZREM", FILES_EXPIRING, file_id) for file_id in lost))
+            found += [file for file in map(readable_file, replies) if file is not None]
+            passed += len(ids) - len(lost)
+        return found[:limit]
 
     # -- batches --------------------------------------------------------------------------------------
 
@@ -158,22 +159,20 @@ class BatchStore:
 
     async def open_batches(self) -> tuple[str, ...]:
         """Batches that somebody must work on, those that wait longest first."""
-        return tuple(_texts(await self._commands.call("ZRANGE", BATCHES_OPEN, 0, -1)))
+        return tuple(texts_of(await self._commands.call("ZRANGE", BATCHES_OPEN, 0, -1)))
 
     async def count_open(self) -> int:
         """How many they are."""
         return cast("int", await self._commands.call("ZCARD", BATCHES_OPEN))
 
-    async def oldest_open(self) -> Batch | None:
-        """The one of them that was accepted first."""
-        ids = _texts(await self._commands.call("ZRANGE", BATCHES_OPEN, 0, 0))
-        found = await self.batches(ids)
-        return found[0] if found else None
+    async def oldest_open_ms(self) -> int | None:
+        """When the oldest of them was accepted, readable or not; None: there is none."""
+        replies = await self._all(*(("ZSCORE", BATCHES, each) for each in await self.open_batches()))
+        return min((int(float(cast("bytes", reply))) for reply in replies if reply is not None), default=None)
 
-    async def batches_until(self, created_ms: int, limit: int) -> tuple[str, ...]:
-        """Batches that were accepted up to then, the oldest first."""
-        reply = await self._commands.call("ZRANGEBYSCORE", BATCHES, "-inf", created_ms, "LIMIT", 0, limit)
-        return tuple(_texts(reply))
+    async def batches_until(self, created_ms: int, limit: int, *, after: int = 0) -> tuple[str, ...]:
+        """Batches that were accepted up to then, the oldest first; ``after``: without the first so many."""
+        return tuple(await self._until(BATCHES, created_ms, after, limit))
 
     async def close_batch(self, batch_id: str) -> None:
         """Nothing more is to be done for it."""
@@ -280,8 +279,12 @@ class BatchStore:
                 return None
             start = cast("int", rank) + 1
         turned = () if order == "asc" else ("REV",)
-        ids = _texts(await self._commands.call("ZRANGE", key, start, start + limit, *turned))
+        ids = texts_of(await self._commands.call("ZRANGE", key, start, start + limit, *turned))
         return Page(tuple(ids[:limit]), len(ids) > limit)
+
+    async def _until(self, key: str, score: int, start: int, limit: int) -> list[str]:
+        """Members of up to that score, from the lowest on."""
+        return texts_of(await self._commands.call("ZRANGEBYSCORE", key, "-inf", score, "LIMIT", start, limit))
 
     async def _all(self, *commands: tuple[Argument, ...]) -> list[Reply]:
         """Their replies; raises the first error among them."""
@@ -290,7 +293,3 @@ class BatchStore:
             if isinstance(reply, Exception):
                 raise reply
         return replies
-
-
-def _texts(reply: Reply) -> list[str]:
-    return [text.decode() for text in cast("list[bytes]", reply)]

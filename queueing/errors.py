@@ -9,6 +9,7 @@ QueueingError
 ├── QuotaExceededError     one of the tenant's limits is used up; carries which, and when to retry (429)
 ├── InvalidTenantError     a tenant's limits, or their names, that cannot be
 ├── QueueFullError         the lane's backlog is at its bound; carries when to retry (503)
+├── UnreadableRecordError  what the server keeps under a name is no record that this version can read
 ├── InvalidUrlError        no URL of a queue's server
 ├── QueueUnavailableError  the server is away, or refuses (503)
 │   └── NotNowError        it answered: full, loading, without its replicas; nothing was written
@@ -110,6 +111,10 @@ def queue_full(lane: str, jobs: int, bound: str, retry_after_seconds: float) -> 
     return QueueFullError(
         f"lane {lane} takes nothing more now: {said}", retry_after_seconds=retry_after_seconds, bound=bound
     )
+
+
+class UnreadableRecordError(QueueingError, ValueError):
+    """What is kept under a name is no record that this version can read: asking again changes nothing."""
 
 
 class InvalidUrlError(QueueingError, ValueError):

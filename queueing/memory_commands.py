@@ -108,6 +108,10 @@ class MemoryCommands:
     def _zcount(self, key: str, low: bytes, high: bytes) -> Reply:
         return len(self._between(key, low, high))
 
+    def _zscore(self, key: str, member: bytes) -> Reply:
+        score = self._values.get(key, {}).get(member)
+        return None if score is None else str(score).encode()
+
     def _zrank(self, key: str, member: bytes) -> Reply:
         order = self._ordered(key)
         return order.index(member) if member in order else None
@@ -126,7 +130,7 @@ class MemoryCommands:
 
     def _zrangebyscore(self, key: str, low: bytes, high: bytes, *limit: bytes) -> Reply:
         found = self._between(key, low, high)
-        return list(found[: int(limit[2])] if limit else found)
+        return list(found[int(limit[1]) :][: int(limit[2])] if limit else found)
 
     def _between(self, key: str, low: bytes, high: bytes) -> list[bytes]:
         members: dict[bytes, float] = self._values.get(key, {})

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import orjson
 
+from headway.queueing.errors import UnreadableRecordError
 from headway.queueing.record_fields import known_fields
 
 FILE_ID_PATTERN: Final = r"^file-[A-Za-z0-9]{8,40}$"
@@ -32,9 +33,9 @@ class StoredFile:
 
 
 def decode_file(text: bytes) -> StoredFile:
-    """A record that ``StoredFile.encode`` wrote; raises ValueError for anything else."""
-    fields: Any = orjson.loads(text)
+    """A record that ``StoredFile.encode`` wrote; raises UnreadableRecordError for anything else."""
     try:
+        fields: Any = orjson.loads(text)
         return StoredFile(**known_fields(StoredFile, fields))
-    except TypeError as error:
-        raise ValueError(f"no record of a file: {error}") from None
+    except (TypeError, ValueError) as error:
+        raise UnreadableRecordError(f"no record of a file: {error}") from None

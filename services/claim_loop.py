@@ -30,7 +30,7 @@ MOST_PER_CLAIM: Final = 8
 KV_FULL: Final = 0.95
 """Past this share of used and promised blocks a new job would only wait here; elsewhere may be room."""
 PEEK_SECONDS: Final = 0.02
-"""A worker full of batch jobs looks so often whether it has room for a better job: that changes by steps."""
+"""A worker without room whose batch jobs can stand back looks so often for room: that changes by steps."""
 EMPTY_PAUSE_SECONDS: Final = 0.02
 """After a wake-up that brought nothing, because another worker was faster."""
 
@@ -125,13 +125,14 @@ class ClaimLoop:
         No more than batch jobs have places here: full of others, it leaves what waits to whoever is free.
         """
         batch = self._table.batch_sequences
-        if not self._is_full_of_batch or self._engine.load.waiting - batch >= self._jobs_ahead:
+        if not self._can_stand_back or self._engine.load.waiting - batch >= self._jobs_ahead:
             return 0
         beyond = max(0, self._table.sequences - self._max_sequences - self._jobs_ahead)
         return max(0, min(MOST_PER_CLAIM, min(batch, self._max_sequences) - beyond))
 
     @property
-    def _is_full_of_batch(self) -> bool:
+    def _can_stand_back(self) -> bool:
+        """Whether a batch job here would make way for a better one, however much room there is."""
         if self._is_clearing or any(map(self._is_suspect, self._table)):
             return False
         return (
@@ -154,7 +155,7 @@ class ClaimLoop:
             self._was_woken = False
             await asyncio.sleep(EMPTY_PAUSE_SECONDS)
             return
-        seconds = PEEK_SECONDS if for_work is None and self._is_full_of_batch else WAIT_SECONDS
+        seconds = PEEK_SECONDS if for_work is None and self._can_stand_back else WAIT_SECONDS
         waiting = asyncio.create_task(
             self._queue.wait(self._model.name, self._worker_id, for_work=for_work, timeout_seconds=seconds)
         )

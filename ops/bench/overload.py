@@ -10,8 +10,9 @@ most goodput, then FACTOR times that goodput comes, as Poisson arrivals, for --s
 in windows of ten seconds beside the peak, how long refusals (429, 503) took, and the memory of each
 process.
 
-Ends with 1 if a limit is missed, with 2 if the client was the bottleneck: then the figures are not the
-service's.
+Memory is judged where the overload lasts three minutes or more; where it was not, the verdict says so.
+Ends with 1 if a limit is missed or nothing could be measured, with 2 if the client was the bottleneck: then
+the figures are not the service's.
 """
 
 from __future__ import annotations
@@ -71,11 +72,13 @@ class MemoryWatch:
         self._processes = processes
         self._over = threading.Event()
         self.began_unix = 0.0
+        self.ended: str | None = None
+        """The process that ended while it was watched."""
         self.series = MemorySeries({process.name: [] for process in processes})
 
     @contextmanager
     def watching(self) -> Generator[MemorySeries]:
-        """While the block runs."""
+        """While the block runs. Exits if a process ended: the figures would be another service's."""
         self.began_unix = time.time()
         thread = threading.Thread(target=self._run, daemon=True)
         thread.start()
@@ -84,12 +87,19 @@ class MemoryWatch:
         finally:
             self._over.set()
             thread.join()
+        if self.ended is not None:
+            raise SystemExit(f"the {self.ended} ended in the middle of the overload: nothing is concluded")
 
     def _run(self) -> None:
         while not self._over.wait(SAMPLE_SECONDS):
             at = time.time()
             for process in self._processes:
-                self.series.samples[process.name].append((at, process.rss_bytes(), process.cpu_seconds()))
+                try:
+                    sample = (at, process.rss_bytes(), process.cpu_seconds())
+                except (SystemExit, OSError):  # in a thread neither would be seen
+                    self.ended = process.name
+                    return
+                self.series.samples[process.name].append(sample)
 
 
 def measure(service: Service, worker_port: int, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -98,7 +108,10 @@ def measure(service: Service, worker_port: int, folder: Path, options: argparse.
     step = ["--warmup", "10s", "--duration", f"{options.step_seconds:g}s"]
     search = ["--rate", f"{options.rate:g}", "--find-knee", "--most-points", f"{options.points}"]
     sweep = bench.run("sweep", *search, *step)
-    peak = peak_of(sweep)
+    try:
+        peak = peak_of(sweep)
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
     print(f"peak of goodput: {peak.goodput:.2f} requests/s, at {peak.rate:g}/s", flush=True)
     offered = FACTOR * peak.goodput
     load = ["--rate", f"{offered:.4g}", "--warmup", "10s", "--duration", f"{options.seconds:g}s"]

@@ -21,6 +21,8 @@ KEPT_BYTES: Final = 8192
 """What the queue's server may keep of each accepted job for its promise: the stream for five minutes (4 kB at
 least), body, record and answer for an hour. Of refused ones it keeps nothing."""
 MINUTE: Final = 60.0
+LEAST_MINUTES: Final = 3
+"""For a second and a last minute that lie apart: else their comparison says nothing."""
 REFUSALS: Final = (429, 503)
 ACCEPTED: Final = 200
 
@@ -105,6 +107,9 @@ def figures_of(
         "limits": {"ttft": limits.ttft, "tpot": limits.tpot, "deadline": limits.deadline},
     }
     found["missed"] = missed(found)
+    found["memory_not_judged"] = [
+        name for name in memory.samples if name not in shown or shown[name]["growth"] is None
+    ]
     is_valid = sweep["valid"] and overload["valid"]
     found["verdict"] = "invalid" if not is_valid else "missed" if found["missed"] else "held"
     return found
@@ -197,7 +202,14 @@ def lines_of(figures: Mapping[str, Any]) -> list[str]:
         f"{_ms(client['late_seconds']['p99'])} at P99"
     )
     lines += [f"  INVALID: {complaint}" for complaint in client["complaints"]]
-    return [*lines, f"{figures['verdict']}: {', '.join(figures['missed']) or 'every limit'}"]
+    held = "every limit"
+    if names := figures["memory_not_judged"]:
+        lines.append(
+            f"  NOT JUDGED: whether the memory of {', '.join(names)} grows; that takes "
+            f"{LEAST_MINUTES} minutes of overload (--seconds {LEAST_MINUTES * MINUTE:.0f})"
+        )
+        held += " but memory, which was not judged"
+    return [*lines, f"{figures['verdict']}: {', '.join(figures['missed']) or held}"]
 
 
 def _ms(seconds: float | None) -> str:
@@ -208,8 +220,7 @@ def _memory(series: Sequence[tuple[float, int, float]], kept_per_second: float) 
     began, ended = series[0][0], series[-1][0]
     second = [rss for at, rss, _ in series if began + MINUTE <= at < began + 2 * MINUTE]
     last = [rss for at, rss, _ in series if at >= ended - MINUTE]
-    # Both minutes have to lie apart, or the comparison says nothing.
-    is_long = ended - began >= 3 * MINUTE
+    is_long = ended - began >= LEAST_MINUTES * MINUTE
     kept = kept_per_second * (ended - began - 2 * MINUTE)
     return {
         "last_mb": round(statistics.median(last) / 1e6, 2),

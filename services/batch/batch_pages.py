@@ -109,11 +109,11 @@ async def fleet_figures(queue: Queue) -> FleetFigures:
     """What the queue's records say now. Raises QueueUnavailableError."""
     store = queue.batch_store
     now_ms = await store.now_ms()
-    oldest = await store.oldest_open()
+    oldest_ms = await store.oldest_open_ms()
     due, all_messages = await queue.webhook_store.count(now_ms)
     return FleetFigures(
         open_batches=await store.count_open(),
-        oldest_seconds=0.0 if oldest is None else max(0, now_ms - oldest.asked.created_ms) / 1000,
+        oldest_seconds=0.0 if oldest_ms is None else max(0, now_ms - oldest_ms) / 1000,
         due_messages=due,
         waiting_messages=max(0, all_messages - due),
     )

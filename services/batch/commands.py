@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from headway.gateway.batch_objects import batch_object
 from headway.queueing.batch import Batch
-from headway.queueing.errors import QueueUnavailableError
+from headway.queueing.errors import QueueUnavailableError, UnreadableRecordError
 from headway.queueing.protocol import Queue
 from headway.queueing.tenants import check_tenant
 from headway.queueing.webhook_store import EVENTS, Webhook
@@ -133,6 +133,8 @@ def with_queue(redis_url: str | None, state_dir: Path, act: Callable[[Queue], Aw
             return await act(queue)
         except QueueUnavailableError as error:
             raise not_reachable(url, error) from None
+        except UnreadableRecordError as error:
+            raise ServiceError(str(error), hint="it is damaged, or of another version of headway") from None
         finally:
             await close_queue(queue)
 

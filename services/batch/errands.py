@@ -143,7 +143,7 @@ class Errands:
         try:
             await take_turn(around, batch_id)
             self.metrics.turn(is_broken=False)
-        except (OSError, QueueingError, ValueError) as error:  # the last: a record that cannot be read
+        except (OSError, QueueingError) as error:  # somebody else's fault, and over one day; all else is ours
             self.metrics.turn(is_broken=True)
             _log.warning("batch waits", batch=batch_id, error=str(error))
             await asyncio.sleep(1.0)

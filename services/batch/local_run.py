@@ -14,8 +14,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
@@ -98,26 +97,35 @@ class LocalRun:
             if other != name:
                 raise UsageError(f"{path} is {other} and {name} too", hint="give each a file of its own")
 
-    @contextmanager
-    def _alone(self) -> Generator[None]:
-        """While no other run works on the same output; raises UsageError.
+    def _alone(self) -> IO[bytes]:
+        """The mark; while it is open, no other run works on the same output. Raises UsageError.
 
         What is locked stays the same file when the run gets another name, and the lock goes with the process.
         """
-        try:
-            mark = self._mark.open("ab")
-        except OSError as error:
-            raise UsageError(f"{self._mark} cannot be written: {error.strerror}") from None
-        with mark:
+        while True:
+            try:
+                mark = self._mark.open("ab")
+            except OSError as error:
+                raise UsageError(f"{self._mark} cannot be written: {error.strerror}") from None
             try:
                 fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                mark.close()
                 raise UsageError(
                     f"another run works on {self._output} now", hint="wait for it, or name another -o"
                 ) from None
             except OSError:
                 pass  # a file system without locks: then it is up to its user
-            yield
+            if self._is_in_place(mark):
+                return mark
+            mark.close()  # another run came to its end in between, and has removed this one: lock a new one
+
+    def _is_in_place(self, mark: IO[bytes]) -> bool:
+        """Whether the mark's name is still that of the opened file."""
+        try:
+            return os.path.samestat(os.fstat(mark.fileno()), self._mark.stat())
+        except FileNotFoundError:
+            return False
 
     def _check(self) -> tuple[str, int]:
         """The endpoint that the lines ask for, and how many there are; raises UsageError."""

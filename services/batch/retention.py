@@ -79,14 +79,16 @@ def _advice(storage: Storage, others: Sequence[str]) -> dict[str, object]:
 
 async def _forget(store: BatchStore, storage: Storage, before_ms: int) -> int:
     """Forget batches that ended before a time."""
-    count = 0
-    for batch_id in await store.batches_until(before_ms, AT_ONCE):
-        batch = next(iter(await store.batches([batch_id])), None)
-        if batch is None or batch.outcome is None or batch.outcome.at_ms >= before_ms:
-            continue
-        await asyncio.to_thread(storage.remove_all, work_folder(batch_id))
-        await store.forget_batch(batch.asked)
-        count += 1
+    count = kept = 0
+    while batch_ids := await store.batches_until(before_ms, AT_ONCE, after=kept):
+        for batch_id in batch_ids:
+            batch = next(iter(await store.batches([batch_id])), None)
+            if batch is None or batch.outcome is None or batch.outcome.at_ms >= before_ms:
+                kept += 1
+                continue
+            await asyncio.to_thread(storage.remove_all, work_folder(batch_id))
+            await store.forget_batch(batch.asked)
+            count += 1
     return count
 
 

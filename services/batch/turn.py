@@ -16,8 +16,8 @@ from contextlib import closing, suppress
 
 import structlog
 
-from headway.queueing.batch import Batch, Checked, EndState, NewBatch
-from headway.queueing.errors import QueueUnavailableError
+from headway.queueing.batch import Batch, BatchFault, Checked, EndState, NewBatch
+from headway.queueing.errors import QueueUnavailableError, UnreadableRecordError
 from headway.services.batch.checking import InputCheck
 from headway.services.batch.ending import Ending
 from headway.services.batch.orphaned_jobs import cancel_jobs
@@ -44,6 +44,9 @@ async def take_turn(around: Surroundings, batch_id: str) -> bool:
     keeping = asyncio.create_task(_keep(around, what, holder, seconds, turn))
     try:
         return await turn.run()
+    except UnreadableRecordError as error:
+        await turn.give_up(error)
+        return True
     finally:
         keeping.cancel()
         with suppress(asyncio.CancelledError):
@@ -86,7 +89,7 @@ class _Turn:
         if batch is None:
             await self._store.close_batch(self.batch_id)
             return True
-        ending = Ending(self._around.queue, self._around.storage, self._settings, self._around.metrics.ended)
+        ending = self._ending()
         if batch.outcome is None and batch.checked is None:
             await self._check(batch.asked, ending)
             batch = await self._store.batch(self.batch_id) or batch
@@ -96,6 +99,25 @@ class _Turn:
                 return False
             await ending.finish(batch.asked, batch.checked, state)
         return await ending.close(self.batch_id)
+
+    async def give_up(self, error: UnreadableRecordError) -> None:
+        """End a batch for which no turn can do anything: it would be in line for good.
+
+        Where its own record can be read, its tenant is told; else only its place in the line goes.
+        """
+        reason = str(error)
+        batch = next(iter(await self._store.batches([self.batch_id])), None)
+        if batch is None:
+            await self._store.close_batch(self.batch_id)
+        else:
+            await cancel_jobs(self._around.queue, batch.asked, f"record_unreadable: {reason}")
+            ending = self._ending()
+            await ending.fail(batch.asked, BatchFault("record_unreadable", reason))
+            await ending.close(self.batch_id)
+        _log.error("batch is given up: a record cannot be read", batch=self.batch_id, error=reason)
+
+    def _ending(self) -> Ending:
+        return Ending(self._around.queue, self._around.storage, self._settings, self._around.metrics.ended)
 
     async def _check(self, asked: NewBatch, ending: Ending) -> None:
         """The first pass over the input."""

@@ -13,7 +13,9 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import signal
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Final
@@ -60,9 +62,14 @@ class ClientProcesses:
 
     async def ready(self) -> None:
         """Return once all of them can send. Raises ServiceError."""
-        async with asyncio.timeout(START_SECONDS):
-            for connection in self._connections:
-                await self._receive(connection)
+        until = time.monotonic() + START_SECONDS
+        for connection in self._connections:
+            if not await asyncio.to_thread(connection.poll, max(0.0, until - time.monotonic())):
+                raise ServiceError(
+                    f"a client process was not ready to send within {START_SECONDS:g} s",
+                    hint="fewer --client-processes, or a machine that is less busy",
+                )
+            await self._receive(connection)
 
     def begin(self, begin: Begin) -> None:
         """Have all of them send their share of a point."""
@@ -88,13 +95,14 @@ class ClientProcesses:
 
     def _tell(self, what: Begin | str) -> None:
         for connection in self._connections:
-            connection.send(what)
+            with suppress(OSError):  # it has ended: who collects is told
+                connection.send(what)
 
     @staticmethod
     async def _receive(connection: Connection) -> Any:
         try:
             told = await asyncio.to_thread(connection.recv)
-        except EOFError:
+        except (EOFError, OSError):
             raise ServiceError("a client process ended in the middle of the run") from None
         if isinstance(told, ServiceError):
             raise told
@@ -144,7 +152,8 @@ async def _serve(
     target = make_target(settings)
     told: asyncio.Queue[Begin | str | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
-    load: Load | None = None
+    stop = asyncio.Event()
+    """Of the load, whether it is there yet or not: what comes early counts for the first point."""
 
     def hear() -> None:
         try:
@@ -152,8 +161,8 @@ async def _serve(
         except (EOFError, OSError):
             loop.remove_reader(connection.fileno())
             word = None
-        if word in (None, _STOP) and load is not None:
-            load.stop.set()
+        if word in (None, _STOP):
+            stop.set()
         if word != _STOP:
             told.put_nowait(word)
 
@@ -161,6 +170,7 @@ async def _serve(
     try:
         await target.open()
         load = Load(settings, target, make_work(settings, context_tokens), writer, share)
+        load.stop = stop
         connection.send("ready")
         while isinstance(begin := await told.get(), Begin):
             connection.send(await load.run(begin.point, lambda _, __: None, (begin.monotonic, begin.unix)))

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import count
 from typing import Final
 
 from headway.services.bench.answer import Answer, Outcome, Planned
@@ -145,11 +144,9 @@ class Load:
                 return
             coming = self._work.open_loop(point.rate or 1.0, loaded.end, f"{self._settings.seed}")
             senders.create_task(self._dispatch(self._share.mine(coming), loaded, now))
-            numbers = count(BACKLOG_NUMBERS + self._share.number, self._share.of)
-            for backlog in self._work.backlogs():
-                planned = self._work.planned(backlog.demands, f"{self._settings.seed} {backlog.tenant}")
-                for _ in range(self._share.part(backlog.waiting)):
-                    senders.create_task(self._keep_waiting(planned, numbers, loaded, now))
+            for places, waiting in backlogs_of(self._work, f"{self._settings.seed}", self._share):
+                for _ in range(places):
+                    senders.create_task(self._keep_waiting(waiting, loaded, now))
 
     async def _dispatch(self, coming: Iterator[Planned], loaded: Loaded, now: Now) -> None:
         """Send each when it is due, whatever became of those before."""
@@ -198,12 +195,10 @@ class Load:
             if answer.outcome in {Outcome.REFUSED, Outcome.BROKEN, Outcome.UNSENT}:
                 await asyncio.sleep(REST_SECONDS)
 
-    async def _keep_waiting(
-        self, coming: Iterator[Planned], numbers: Iterator[int], loaded: Loaded, now: Now
-    ) -> None:
+    async def _keep_waiting(self, coming: Iterator[Planned], loaded: Loaded, now: Now) -> None:
         """One place of a backlog: as soon as its request gets a first token, the next one waits."""
         while now() < loaded.end:
-            planned = replace(next(coming), number=next(numbers))
+            planned = next(coming)
             request = self._ready(planned, loaded)
             answer = Answer(replace(planned, seconds=now()))
             task = self._start(answer, request, loaded, now)
@@ -225,6 +220,21 @@ class Load:
             await asyncio.gather(*left, return_exceptions=True)
         for answer in loaded.answers:
             answer.end(Outcome.UNFINISHED, now(), "it had not ended when the time to wait was over")
+
+
+def backlogs_of(work: Work, seed: str, share: Share) -> Iterator[tuple[int, Iterator[Planned]]]:
+    """A process's part of each tenant's backlog: how many are to wait, and which requests, without end.
+
+    What a request is goes by its number alone, so all processes together send what one would.
+    """
+    backlogs = work.backlogs()
+    for place, backlog in enumerate(backlogs):
+        planned = share.mine(work.planned(backlog.demands, f"{seed} {backlog.tenant}"))
+        yield share.part(backlog.waiting), _numbered(planned, BACKLOG_NUMBERS + place, len(backlogs))
+
+
+def _numbered(coming: Iterator[Planned], first: int, step: int) -> Iterator[Planned]:
+    return (replace(planned, number=first + step * planned.number) for planned in coming)
 
 
 async def _show(loaded: Loaded, now: Now, watch: Watch) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -67,10 +71,12 @@ def series(first: float, last: float) -> list[tuple[float, int, float]]:
     return [(float(at), int((first if at < 200 else last) * 1e6), at / 10) for at in range(300)]
 
 
-def conclude(bench: Any, rows: list[list[Any]], goodput: float, grown: float = 1.0, **more: Any) -> Any:
+def conclude(
+    bench: Any, rows: list[list[Any]], goodput: float, grown: float = 1.0, samples: int = 300, **more: Any
+) -> Any:
     module = bench("overload_figures")
     sweep = result(point(4.0, 3.9, []), point(8.0, 2.0, []))
-    memory = module.MemorySeries({"worker": series(100.0, 100.0 * grown)})
+    memory = module.MemorySeries({"worker": series(100.0, 100.0 * grown)[:samples]})
     overload = result(point(12.0, goodput, rows), **more)
     return module.figures_of(sweep, overload, memory, module.Limits(None, 0.1, 6.0))
 
@@ -90,7 +96,43 @@ def test_the_peak_is_the_rate_of_most_goodput_and_windows_are_parts_of_it(bench:
     assert found["windows"] == [1.0, 1.0, round(2.0 / 3.9, 3)]
     assert found["outcomes"] == {"finished": 99, "failed": 1, "refused 503": 1}
     assert (found["refusals"], found["verdict"]) == (1, "held")
-    assert "held" in bench("overload_figures").lines_of(found)[-1]
+    assert bench("overload_figures").lines_of(found)[-1] == "held: every limit"
+
+
+@pytest.mark.parametrize("samples", [0, 90])
+def test_a_run_that_is_too_short_to_judge_memory_says_so(bench: Any, samples: int) -> None:
+    found = conclude(bench, [row(20.0)], goodput=3.9, samples=samples)
+    *_, told, verdict = bench("overload_figures").lines_of(found)
+    assert found["memory_not_judged"] == ["worker"]
+    assert "NOT JUDGED: whether the memory of worker grows" in told
+    assert verdict == "held: every limit but memory, which was not judged"
+
+
+def test_a_process_that_ends_while_it_is_watched_ends_the_run(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = bench("overload")
+    monkeypatch.setattr(module, "SAMPLE_SECONDS", 0.01)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    watch = module.MemoryWatch([module.Process("worker", ended.pid)])
+    with pytest.raises(SystemExit, match="the worker ended"), watch.watching():
+        poll_until(lambda: watch.ended)
+
+
+def poll_until(found: Callable[[], object]) -> None:
+    while not found():
+        time.sleep(0.01)
+
+
+def test_a_search_that_finds_nothing_good_ends_with_what_to_change(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    module = bench("overload")
+    monkeypatch.setattr(module.Bench, "run", lambda *_: result(point(4.0, 0.0, [])))
+    service: Any = SimpleNamespace(port=1)
+    with pytest.raises(SystemExit, match="wider limits"):
+        module.measure(service, 1, tmp_path, module.parse([]))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +143,7 @@ def test_the_peak_is_the_rate_of_most_goodput_and_windows_are_parts_of_it(bench:
         ({"slow": 0.07}, "refusals took 70 ms"),
     ],
 )
-def test_each_limit_can_be_missed(bench: Any, change: dict[str, float], told: str) -> None:
+def test_each_limit_can_be_missed(bench: Any, change: dict[str, Any], told: str) -> None:
     rows = [row(20.0), row(21.0, took=change.pop("slow", 0.01), status=429, outcome="refused")]
     found = conclude(bench, rows, **{"goodput": 3.9} | change)
     assert found["verdict"] == "missed"

@@ -12,6 +12,7 @@ from tests.gateway.conftest import Rig
 from tests.gateway.file_posts import LINES, app_of, create, names_in, upload
 
 from headway.queueing.batch import BatchFault, Outcome, Tally
+from headway.queueing.keys import FileKeys
 from headway.services.batch.storage import Storage
 
 
@@ -251,3 +252,10 @@ async def test_bad_questions_to_a_list_are_refused(http: httpx.AsyncClient, quer
 async def test_a_gateway_without_a_place_for_files_has_no_such_routes(rig: Rig) -> None:
     async with rig.client() as http:
         assert (await http.get("/v1/files")).status_code == 404
+
+
+async def test_what_cannot_be_read_is_told_as_that(rig: Rig, http: httpx.AsyncClient) -> None:
+    file_id = await upload(http)
+    await rig.queue.batch_store._commands.call("SET", FileKeys.record(file_id), b"{")
+    answer = await http.get(f"/v1/files/{file_id}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "record_unreadable")

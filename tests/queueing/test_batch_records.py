@@ -10,6 +10,7 @@ import pytest
 
 from headway.queueing.batch import Checked, NewBatch, Outcome, Part, Tally
 from headway.queueing.batch_store import BatchStore
+from headway.queueing.keys import FILES_EXPIRING, BatchKeys, FileKeys
 from headway.queueing.memory_queue import MemoryQueue
 from headway.queueing.protocol import Queue
 from headway.queueing.redis_queue import RedisQueue
@@ -127,6 +128,41 @@ async def test_an_expired_file_is_gone_and_then_found_by_who_tidies_up(store: Ba
     await store.remove_file(expired)
     assert await store.expired_files(10) == []
     assert await store.count_files("acme") == 1
+
+
+async def test_records_that_cannot_be_read_do_not_hide_those_behind_them(store: BatchStore) -> None:
+    for number in range(5):
+        await store._commands.call("SET", FileKeys.record(f"file-broken{number}"), b"{")
+        await store._commands.call("ZADD", FILES_EXPIRING, 1, f"file-broken{number}")
+    await store._commands.call("ZADD", FILES_EXPIRING, 1, "file-lost")
+    for number in (1, 2, 3):
+        await store.add_file(a_file(number, expires_ms=4 + number))
+    assert [file.file_id[-1] for file in await store.expired_files(2)] == ["1", "2"]
+    for number in (1, 2, 3):
+        await store.remove_file(a_file(number))
+    assert await store.expired_files(2) == []
+
+
+async def test_the_oldest_open_batch_is_the_one_accepted_first_whatever_turns_it_had_and_however_it_reads(
+    store: BatchStore,
+) -> None:
+    assert await store.oldest_open_ms() is None
+    for number in (3, 1, 2):
+        await store.add_batch(new_batch(number))
+    first = next(batch for batch in await store.turns.open({}) if batch.batch_id == "batch_00000001")
+    await store.turns.begin(first, 5000)
+    assert await store.oldest_open_ms() == 1001
+    await store._commands.call("HSET", BatchKeys("batch_00000001").record, "created", b"{")
+    assert await store.oldest_open_ms() == 1001
+    await store.close_batch("batch_00000001")
+    assert await store.oldest_open_ms() == 1002
+
+
+async def test_batches_are_listed_from_any_place_on(store: BatchStore) -> None:
+    for number in (1, 2, 3):
+        await store.add_batch(new_batch(number))
+    assert await store.batches_until(1002, 10, after=1) == ("batch_00000002",)
+    assert await store.batches_until(1002, 10, after=2) == ()
 
 
 async def test_a_turn_has_one_holder(store: BatchStore) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import time
 from codecs import BOM_UTF8
 from dataclasses import asdict
 from pathlib import Path
+from typing import IO
 
 import orjson
 import pytest
+from structlog.testing import capture_logs
 from tests.services.batch.conftest import Service, chat_line, jsonl
 
 from headway.queueing.batch import NewBatch, decode_batch
@@ -21,8 +24,10 @@ from headway.queueing.keys import (
     FileKeys,
     WebhookKeys,
 )
+from headway.queueing.memory_queue import MemoryQueue
 from headway.queueing.stored_file import StoredFile, decode_file
 from headway.queueing.webhook_store import Webhook
+from headway.services.batch import errands, retention
 from headway.services.batch.batch_pages import fleet_figures
 from headway.services.batch.celery_app import make_app, steady_now
 from headway.services.batch.local_run import LocalRun
@@ -71,6 +76,31 @@ def test_two_runs_of_one_output_do_not_meet(tmp_path: Path) -> None:
     source.write_bytes(jsonl(chat_line("a")))
     with (tmp_path / "out.jsonl.run").open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(UsageError, match="another run works on"):
+            run(source, output)
+
+
+def test_a_run_that_begins_as_another_ends_locks_a_mark_that_others_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one removes its mark between this one's opening and locking it."""
+    source, mark = tmp_path / "in.jsonl", tmp_path / "out.jsonl.run"
+    output, errors = tmp_path / "out.jsonl", tmp_path / "out.errors.jsonl"
+    source.write_bytes(jsonl(chat_line("a")))
+    flock, locked = fcntl.flock, list[int]()
+
+    def ends_first(opened: IO[bytes], how: int) -> None:
+        if not locked:
+            mark.unlink()
+        flock(opened, how)  # of a run that is not alone it raises
+        locked.append(os.fstat(opened.fileno()).st_ino)
+
+    monkeypatch.setattr(fcntl, "flock", ends_first)
+    local = LocalRun(source, output, errors, "acme", 8)
+    with local._alone():
+        assert local._resume().startswith("batch_")
+        assert len(locked) == 2
+        assert locked[1] == mark.stat().st_ino
         with pytest.raises(UsageError, match="another run works on"):
             run(source, output)
 
@@ -151,6 +181,71 @@ async def test_a_record_that_cannot_be_read_holds_up_nobody_elses_batch_file_or_
     swept = await sweep(service.queue, service.storage, -1.0)
     assert (swept.expired_files, swept.forgotten_batches) == (0, 1)
     assert b"".join(service.storage.pieces("files/file-broken00000000")) == b"kept"
+
+
+async def test_more_unreadable_records_than_are_looked_at_at_once_stop_no_retention(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "AT_ONCE", 2)
+    store = service.queue.batch_store
+    for number in range(5):
+        await store._commands.call("HSET", BatchKeys(f"batch_broken{number}").record, "created", b"{")
+        await store._commands.call("ZADD", BATCHES, 1, f"batch_broken{number}")
+        await store._commands.call("SET", FileKeys.record(f"file-broken{number}"), b"{")
+        await store._commands.call("ZADD", FILES_EXPIRING, 1, f"file-broken{number}")
+    ended = [await service.post(chat_line("a")) for _ in range(3)]
+    for batch_id in ended:
+        assert await service.turn(batch_id)
+    await store.add_file(StoredFile("file-old", "acme", "a", "batch", 1, 1, 2, "files/file-old"))
+    swept = await sweep(service.queue, service.storage, -1.0)
+    assert (swept.expired_files, swept.forgotten_batches) == (1, 3)
+
+
+@pytest.mark.parametrize("record", [b"{", b"[]", b'{"batch_id": "batch_broken"}'])
+async def test_a_batch_whose_record_cannot_be_read_loses_its_place_in_line_and_is_named_once(
+    service: Service, record: bytes
+) -> None:
+    store = service.queue.batch_store
+    await store._commands.call("HSET", BatchKeys("batch_broken").record, "created", record)
+    await store._commands.call("ZADD", BATCHES_OPEN, 1, "batch_broken")
+    with capture_logs() as logs:
+        assert await service.turn("batch_broken")
+    assert [line["batch"] for line in logs if line["log_level"] == "error"] == ["batch_broken"]
+    assert await store.open_batches() == ()
+
+
+@pytest.mark.parametrize("broken", ["input", "part"])
+async def test_a_batch_whose_input_or_part_has_no_readable_record_fails_and_says_so(
+    service: Service, broken: str
+) -> None:
+    store = service.queue.batch_store
+    batch_id = await service.post(chat_line("a"))
+    file_id = (await service.batch(batch_id)).asked.input_file_id
+    if broken == "input":
+        await store._commands.call("SET", FileKeys.record(file_id), b"{")
+    else:
+        await store._commands.call("HSET", BatchKeys(batch_id).parts, "0", b"{}")
+    assert await service.turn(batch_id)
+    outcome = (await service.batch(batch_id)).outcome
+    assert outcome is not None
+    assert (outcome.state, [fault.code for fault in outcome.faults]) == ("failed", ["record_unreadable"])
+    assert await store.open_batches() == ()
+
+
+def test_an_error_of_our_own_in_a_turn_is_not_taken_for_a_service_that_is_away(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def next_in_line(*_: object) -> str:
+        return "batch_12345678"
+
+    async def fails(*_: object) -> bool:
+        raise ValueError("a fault of ours")
+
+    monkeypatch.setattr(TurnLine, "next", next_in_line)
+    monkeypatch.setattr(errands, "take_turn", fails)
+    monkeypatch.setattr(errands, "open_queue", lambda _: MemoryQueue())
+    with pytest.raises(ValueError, match="of ours"):
+        errands.Errands(BatchSettings(files=str(tmp_path))).take_turn()
 
 
 def test_a_record_of_a_newer_version_is_read_without_what_it_added() -> None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import multiprocessing
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.services.bench.conftest import QUICK, answered, quick
 from tests.services.bench.peer import Peer
 
+from headway.services.bench import client_processes
 from headway.services.bench.answer import Planned
-from headway.services.bench.client_processes import ClientProcesses, merged
+from headway.services.bench.client_processes import Begin, ClientProcesses, merged
 from headway.services.bench.client_watch import ClientLoad
-from headway.services.bench.load import Loaded, Point, Share
+from headway.services.bench.load import Loaded, Point, Share, backlogs_of
+from headway.services.bench.plan import make_work
 from headway.services.bench.progress import Progress
 from headway.services.bench.result import client_result
 from headway.services.bench.run import BenchRun
@@ -78,6 +84,59 @@ async def test_what_a_client_process_failed_with_is_the_runs_error() -> None:
     with pytest.raises(ServiceError, match="ended"):
         await clients.collect()
     clients.close()
+
+
+async def test_a_client_process_that_never_gets_ready_is_the_runs_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client_processes, "START_SECONDS", 0.01)
+    no_writer: Any = None
+    clients = ClientProcesses(QUICK, no_writer, None)
+    here, there = multiprocessing.Pipe()
+    clients._connections.append(here)
+    with pytest.raises(ServiceError, match="not ready"):
+        await clients.ready()
+    there.close()
+    clients.stop()  # told to nobody: who collects hears of it
+    with pytest.raises(ServiceError, match="ended"):
+        await clients.collect()
+    clients.close()
+
+
+async def test_a_stop_that_comes_before_a_client_process_can_send_ends_its_first_point() -> None:
+    here, there = multiprocessing.Pipe()
+    async with Peer().serve() as url:
+        no_writer: Any = None
+        here.send(client_processes._STOP)
+        begin = Begin(Point("0", rate=0.01), time.monotonic() + 60, time.time() + 60)  # nothing is due
+        here.send(begin)
+        serving = asyncio.create_task(
+            client_processes._serve(there, quick(url, duration=600.0), no_writer, None, Share(1, 2))
+        )
+        assert await asyncio.to_thread(here.recv) == "ready"
+        loaded = await asyncio.to_thread(here.recv)
+        assert loaded.is_interrupted
+        here.close()
+        await serving
+    there.close()
+
+
+@pytest.mark.parametrize("of", [2, 3])
+def test_the_shares_of_backlogs_are_what_one_process_would_send(of: int, tmp_path: Path) -> None:
+    tenants = tmp_path / "tenants.toml"
+    tenants.write_text("[tenant.open]\n[tenant.one]\nbacklog = 4\n[tenant.two]\nbacklog = 5\n")
+    work = make_work(replace(QUICK, tenants=tenants, length_spread=0.5), 2048)
+
+    def first(share: Share, count: int) -> list[list[Planned]]:
+        return [list(islice(waiting, count)) for _, waiting in backlogs_of(work, "0", share)]
+
+    whole = first(Share(), 6 * of)
+    shares = [first(Share(number, of), 6) for number in range(of)]
+    for place in range(2):
+        sent = [planned for share in shares for planned in share[place]]
+        assert sorted(sent, key=lambda planned: planned.number) == whole[place]
+    assert len({planned.number for backlog in whole for planned in backlog}) == 12 * of
+    assert len({planned.demand.prompt_tokens for planned in whole[0]}) > 6
 
 
 async def test_fewer_clients_than_processes_are_refused() -> None:
