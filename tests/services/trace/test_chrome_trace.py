@@ -126,7 +126,7 @@ async def test_the_command_saves_what_a_worker_serves(engine: Engine, tmp_path: 
 
 
 async def test_a_worker_that_is_still_loading_says_so() -> None:
-    http = WorkerHttp(lambda: b"", lambda: (True, "ok"), lambda: (False, "starting"))
+    http = WorkerHttp(lambda: b"", lambda: (True, "ok"), lambda: (False, "starting"), lambda: b"")
     port = await http.start("127.0.0.1", 0)
     with pytest.raises(ServiceError, match="503"):
         await asyncio.to_thread(fetch_trace, f"127.0.0.1:{port}")
