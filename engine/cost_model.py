@@ -32,7 +32,9 @@ MOST_ERROR: Final = 0.3
 GOOD_ERROR: Final = 0.05
 TAUGHT_STEPS: Final = 512
 RATE_SHARE: Final = 0.2
-"""Weight of the newest step in the rate."""
+"""Weight of the newest step in the rate, where it was slower."""
+RATED_TOKENS: Final = 64
+"""A step of fewer tokens tells more of the fixed part of a step than of what tokens take."""
 MOST_CONTEXT_PRICE: Final = 1 / 64
 """A context token read costs at most this share of a new token, whatever the fit says."""
 
@@ -160,7 +162,7 @@ class CostModel:
         self.verify = StepModel()
         """Of decodes with guesses."""
         self._rate = 0.0
-        """Seconds of lately computed steps with prefills, each for one of its tokens; 0: there was none."""
+        """Seconds per token of lately computed steps with prefills, if they had some; 0: there was none."""
         self._prices = (0.0, 0.0)
         """Of a token of context, and of a unit of prefill work, where a new token costs 1."""
 
@@ -182,9 +184,9 @@ class CostModel:
         """Learn from a step."""
         if seconds > 0.0:
             self._model(shape).observe(shape, seconds)
-            if shape.prefill_work:
+            if shape.prefill_work and shape.new_tokens >= RATED_TOKENS:
                 rate = seconds / shape.new_tokens
-                self._rate += (RATE_SHARE if self._rate else 1.0) * (rate - self._rate)
+                self._rate = min(rate, self._rate + RATE_SHARE * (rate - self._rate)) if self._rate else rate
             _, b, c, q = self.mixed.coefficients
             if b > 0.0 and self.mixed.is_trusted:
                 self._prices = min(c / b, MOST_CONTEXT_PRICE), min(q / b, MOST_CONTEXT_PRICE)
@@ -193,7 +195,7 @@ class CostModel:
         """New tokens for a step while predictions are not trusted: as many as lately took as long as it may.
 
         Too few rather than too many, since the rate counts a step's fixed part with its tokens, but always a
-        token for each sequence and a chunk. All that the limits allow before the first step with a prefill.
+        token for each sequence and a chunk. All that the limits allow before the first step that was rated.
         """
         if not self._rate:
             return limits.max_step_tokens

@@ -206,6 +206,15 @@ def test_without_trust_in_the_model_a_step_has_as_many_tokens_as_lately_took_as_
     assert plan.new_tokens == 16 + 8
 
 
+def test_a_small_step_that_took_long_makes_no_later_one_smaller() -> None:
+    cost = CostModel()
+    cost.observe(shape_of([(0, 5)]), 1.0)
+    scheduler = make_scheduler(StepLimits(max_step_tokens=256, max_sequences=16), cost)
+    scheduler.add(spec("a", prompt=5000))
+    plan, _ = step(scheduler, 0.0)
+    assert plan.new_tokens == 256
+
+
 def test_several_long_prompts_prefill_side_by_side_within_the_time() -> None:
     scheduler = make_scheduler(StepLimits(max_step_tokens=1000, max_step_seconds=0.1, min_chunk_tokens=8))
     for name in "abc":

@@ -38,7 +38,13 @@ def run(
     answer_limit: int | None = None,
     longest_tokens: int = 1024,
 ) -> SimulationRun:
-    limits = StepLimits(max_step_tokens=step_tokens, max_sequences=sequences, max_waiting=10_000)
+    limits = StepLimits(
+        max_step_tokens=step_tokens,
+        max_sequences=sequences,
+        max_waiting=10_000,
+        max_step_seconds=10.0,  # a step takes a second here, whatever it holds
+        max_gap_seconds=10.0,
+    )
     scheduler = Scheduler(BlockLedger(blocks, 16), limits, POLICIES[policy](), END_TOKENS)
     simulation = Simulation(
         scheduler,
