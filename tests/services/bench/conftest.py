@@ -22,7 +22,7 @@ __all__ = ["queue", "start_worker"]  # fixtures of the worker's tests
 
 QUICK = BenchSettings(
     warmup=0.1,
-    duration=0.6,
+    duration=1.5,  # a machine that stands still for most of a second still leaves something to measure
     drain=5.0,
     rates=(20.0,),
     prompt_tokens=60,
