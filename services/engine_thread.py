@@ -201,8 +201,8 @@ class EngineThread:
         outputs = self._engine.step(started)
         if self._engine.load.steps > steps_before:
             self._observe_step(self._clock() - started)
-        elif self._back.is_holding:  # those for whom they are held cannot run now
-            self._back.rest(started)
+        elif self._back.is_holding:
+            self._back.stands(started)
         ended = {output.key.request_id for output in outputs if output.finish_reason is not None}
         for output in outputs:
             if output.token_ids:

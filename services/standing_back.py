@@ -3,7 +3,8 @@
 The scheduler gives a better class its tokens first, but every step also holds the batch's decodes, and who
 comes waits for the end of the step under way. So, where others were here lately:
 
-    a first token is awaited      batch requests are held: their blocks stay, they are in no step
+    a first token is awaited,     batch requests are held: their blocks stay, they are in no step
+      or was a moment ago
     otherwise                     few of them compute, in steps so short that who comes finds their end soon
 
 For two seconds at most in a row no batch request gets a token, then none is held for a moment: no batch
@@ -26,6 +27,8 @@ BATCH_BAND: Final = max(BAND.values())
 LATELY_SECONDS: Final = 10.0
 LONGEST_SECONDS: Final = 2.0
 REST_SECONDS: Final = 0.1
+AFTER_SECONDS: Final = 0.05
+"""After a first token they are held on: people come in bursts, and each would meet a batch's step again."""
 PLACES_PART: Final = 4
 """One in so many of a step's places is for batch requests where others were here lately."""
 SHORT_STEP_SECONDS: Final = 0.01
@@ -53,6 +56,10 @@ class StandingBack:
     _batch: dict[str, None] = field(default_factory=dict[str, None])
     _awaited: set[str] = field(default_factory=set[str])
     """Requests of better classes that have no token yet."""
+    _after_until: float = float("-inf")
+    """Batch requests are held until then though no first token is awaited."""
+    _was_awaited: bool = False
+    """When the last step began."""
     _held: dict[str, None] = field(default_factory=dict[str, None])
     """Live requests only: whoever asks whether anybody is held asks whether there is somebody to free."""
     _moved: bool = False
@@ -94,17 +101,27 @@ class StandingBack:
 
     def begin(self, now: float) -> Change:
         """What the step that begins now is to have."""
+        if self._was_awaited and not self._awaited:
+            self._after_until = now + AFTER_SECONDS
+        self._was_awaited = bool(self._awaited)
         if self._moved or not self._held:
             self._moved, self._stands_since = False, now
         elif now - self._stands_since >= LONGEST_SECONDS:
-            self.rest(now)
+            self._rest(now)
         wanted = dict.fromkeys(self._wanted(now))
         held = tuple(each for each in wanted if each not in self._held)
         freed = tuple(each for each in self._held if each not in wanted)
         self._held = wanted
         return Change(held, freed, self._limits(now, is_short=len(wanted) < len(self._batch)))
 
-    def rest(self, now: float) -> None:
+    def stands(self, now: float) -> None:
+        """There was no step: those for whom others are held cannot run, or have ended."""
+        if now < self._after_until:
+            self._after_until = now
+        else:
+            self._rest(now)
+
+    def _rest(self, now: float) -> None:
         """Nobody is held from the next step on, for a moment."""
         self._rests_until = now + REST_SECONDS
 
@@ -112,7 +129,7 @@ class StandingBack:
         """Who is to be held."""
         if now < self._rests_until:
             return ()
-        if self._awaited:
+        if self._awaited or now < self._after_until:
             return self._batch
         if now - self._others_at < LATELY_SECONDS:
             return islice(self._batch, max(1, self.limits.max_sequences // PLACES_PART), None)

@@ -1,6 +1,6 @@
 """What a batch costs those who wait: time to first token of chats, beside a batch and alone.
 
-    .venv/bin/python ops/bench/batch_beside.py [--rounds 3] [--rate REQUESTS_PER_SECOND] [--json FILE]
+    .venv/bin/python ops/bench/batch_beside.py [--rounds 6] [--rate REQUESTS_PER_SECOND] [--json FILE]
 
 A whole service runs: server, gateway, one worker of the demo model, one batch service. A round is a batch of
 200 lines through /v1/batches with chats beside it until it is done, then the same chats at the same times
@@ -190,7 +190,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--rate", type=float, default=None, help="chats a second; default: measured")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--worker", default="", help="more options of the worker, as at a shell")

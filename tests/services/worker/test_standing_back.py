@@ -16,6 +16,7 @@ from headway.queueing.client import Client
 from headway.queueing.messages import Priority
 from headway.services.engine_thread import EngineThread
 from headway.services.standing_back import (
+    AFTER_SECONDS,
     BATCH_BAND,
     LATELY_SECONDS,
     LONGEST_SECONDS,
@@ -60,8 +61,23 @@ def test_batch_requests_are_held_until_the_first_token_and_go_on_then() -> None:
     assert back.begin(1.2).held == ("b3",), "who comes meanwhile waits as well"
     back.closed("b2")
     back.answered("i")
-    assert set(back.begin(1.3).freed) == {"b1", "b3"}
+    assert back.begin(1.3).freed == (), "nor at once: who comes next would meet their step"
+    assert set(back.begin(1.3 + AFTER_SECONDS).freed) == {"b1", "b3"}
     assert not back.is_holding
+
+
+def test_batch_requests_go_on_at_once_where_nobody_else_is_left_and_stand_back_for_who_comes_then() -> None:
+    back = StandingBack(LIMITS)
+    back.opened(spec("b", 2), 0.0)
+    back.opened(spec("i", 0), 0.0)
+    back.begin(0.0)
+    back.answered("i")
+    back.closed("i")
+    assert back.begin(0.01).freed == ()
+    back.stands(0.01)
+    assert back.begin(0.01).freed == ("b",)
+    back.opened(spec("j", 0), 0.02)
+    assert back.begin(0.02).held == ("b",)
 
 
 def test_no_batch_request_is_held_for_longer_than_two_seconds_under_an_endless_stream_of_others() -> None:
@@ -86,6 +102,7 @@ def test_few_batch_requests_compute_while_others_were_here_lately_the_oldest_fir
     back.opened(spec("i", 0), 1.0)
     back.begin(1.0)
     back.answered("i")
+    back.begin(1.0)
     assert back.begin(1.1).freed == ("a", "b")
     back.closed("a")
     assert back.begin(1.2).freed == ("c",)
@@ -99,6 +116,7 @@ def test_steps_are_short_while_others_were_here_lately_and_as_the_operator_set_t
     back.opened(spec("i", 0), 1.0)
     assert back.begin(1.0).limits is None, "what others need is not cut to pieces"
     back.answered("i")
+    back.begin(1.0)
     short = back.begin(1.1).limits
     assert short == replace(
         LIMITS,
