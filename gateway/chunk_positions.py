@@ -13,6 +13,7 @@ from typing import Final
 from starlette.datastructures import Headers
 
 from headway.gateway.errors import invalid_request
+from headway.queueing.errors import InvalidCursorError
 from headway.queueing.events import Cursor
 
 _WHOLE: Final = 1 << 62
@@ -41,12 +42,15 @@ def position_of(cursor: Cursor, index: int, count: int) -> ChunkPosition:
     return ChunkPosition(cursor, _WHOLE if index == count - 1 else index + 1)
 
 
-def read_position(text: str) -> ChunkPosition:
-    """A chunk's id; raises InvalidCursorError."""
+def read_position(text: str, *, field: str = "Last-Event-ID") -> ChunkPosition:
+    """A chunk's id; raises ApiError 400 that names the field it was sent in."""
     event, dot, part = text.partition(".")
-    if not dot or not part.isascii() or not part.isdigit() or len(part) > _MOST_DIGITS:
-        return ChunkPosition(Cursor.parse(text))  # whose refusal says how a position is written
-    return ChunkPosition(Cursor.parse(event), int(part))
+    try:
+        if not dot or not part.isascii() or not part.isdigit() or len(part) > _MOST_DIGITS:
+            return ChunkPosition(Cursor.parse(text))  # whose refusal says how a position is written
+        return ChunkPosition(Cursor.parse(event), int(part))
+    except InvalidCursorError as error:
+        raise invalid_request(f"'{field}': {error}", param=field, code="invalid_cursor") from None
 
 
 def check_published(after: ChunkPosition, end: Cursor) -> None:
@@ -63,7 +67,7 @@ def resumed_position(headers: Headers, *, job_count: int) -> ChunkPosition | Non
     """After which chunk a request wants its stream to go on; None: from the start.
 
     Raises ApiError 400 where it could not: without an idempotency key the request would be another job, and
-    with several prompts a position would not say which. Raises InvalidCursorError.
+    with several prompts a position would not say which.
     """
     text = headers.get("last-event-id")
     if not text:

@@ -12,15 +12,14 @@ from headway.gateway.follow import Following, follow
 from headway.gateway.gateway import Gateway
 from headway.gateway.job_objects import event_name, event_object
 from headway.gateway.request_record import record_of
-from headway.gateway.sse import frame, resume_cursor
+from headway.gateway.sse import frame, resume_cursor, resume_field
 from headway.queueing.events import Cursor, JobState, StreamEvent
 
 
 async def open_job_stream(gateway: Gateway, job_id: str, headers: Headers, query: QueryParams) -> Response:
     """The stream, or 204 for a reader that has everything: it tells a browser to stop reconnecting.
 
-    Raises InvalidCursorError, UnknownJobError, and ApiError 400 for a cursor beyond what an ended job
-    published.
+    Raises UnknownJobError, and ApiError 400 for what is no cursor or beyond what an ended job published.
     """
     after = resume_cursor(headers, query)
     status = await gateway.queue.status(job_id)
@@ -29,7 +28,7 @@ async def open_job_stream(gateway: Gateway, job_id: str, headers: Headers, query
     if has_ended and after.tokens > status.committed_tokens:
         raise invalid_request(
             f"cursor {after} lies beyond the {status.committed_tokens} tokens of this job",
-            param="Last-Event-ID",
+            param=resume_field(headers),
             code="invalid_cursor",
         )
     if has_ended and not await gateway.queue.read(job_id, after, wait_seconds=0):

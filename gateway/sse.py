@@ -36,8 +36,13 @@ def error_frame(error: ApiError, *, event: str | None = None) -> bytes:
     return frame(error.body(), event=event)
 
 
+def resume_field(headers: Headers) -> str:
+    """The field that says where a reader goes on."""
+    return "Last-Event-ID" if headers.get("last-event-id") else "after"
+
+
 def resume_cursor(headers: Headers, query: QueryParams) -> Cursor:
-    """Where a reader goes on: ``Last-Event-ID``, else ``?after=``, else the start; raises InvalidCursorError.
+    """Where a reader goes on: ``Last-Event-ID``, else ``?after=``, else the start; raises ApiError 400.
 
     The header wins, since a browser reconnects to the same address with the header added. Who has a part of
     an event's chunks from an OpenAI stream gets the whole event.
@@ -45,5 +50,5 @@ def resume_cursor(headers: Headers, query: QueryParams) -> Cursor:
     text = headers.get("last-event-id") or query.get("after")
     if not text:
         return START
-    place = read_position(text)
+    place = read_position(text, field=resume_field(headers))
     return place.cursor if place.is_whole else Cursor(max(0, place.cursor.tokens - 1), _BEHIND_ALL)

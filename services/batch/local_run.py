@@ -216,6 +216,7 @@ class LocalRun:
             most=self._most_in_flight,
         )
         pace = Pace(0.02, 1.0)
+        is_away = False
         bar.advance(len(done))
         await flight.prepare()  # no server: said at once; one that goes away later is waited for
         with self._source.open("rb") as opened:
@@ -232,8 +233,14 @@ class LocalRun:
                             await flight.add(0, line)
                     found = [answer for _, answer in await flight.collect()]
                 except QueueUnavailableError as error:
+                    if not is_away:
+                        bar.tell(f"headway: {error}; nothing is lost, the run goes on once it can be reached")
+                    is_away = True
                     await asyncio.sleep(min(error.retry_after_seconds, 2.0))
                     continue
+                if is_away:
+                    bar.tell("headway: the server can be reached again")
+                is_away = False
                 self._write(found, files)
                 bar.advance(len(found))
                 await asyncio.sleep(pace.after(len(found), flight.size))

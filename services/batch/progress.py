@@ -32,6 +32,12 @@ class ProgressBar:
             self._drawn_at = now
             self._draw(now)
 
+    def tell(self, text: str) -> None:
+        """A line of its own, above the bar, also where that is not shown."""
+        print(f"\r\x1b[K{text}" if self._shows else text, file=self._stream, flush=True)
+        if self._shows:
+            self._draw(time.monotonic())
+
     def close(self) -> None:
         """Draw the last state and leave the line."""
         if self._shows:

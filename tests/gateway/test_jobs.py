@@ -97,12 +97,13 @@ async def test_a_reader_that_has_everything_is_told_to_stop(http: httpx.AsyncCli
 async def test_a_cursor_that_no_event_had_is_refused(http: httpx.AsyncClient, rig: Rig, cursor: str) -> None:
     job_id = await post_job(rig)
     await rig.until_ended()
-    for response in (
-        await http.get(f"/v1/jobs/{job_id}/stream", headers={"Last-Event-ID": cursor}),
-        await http.get(f"/v1/jobs/{job_id}/stream", params={"after": cursor}),
+    for field, response in (
+        ("Last-Event-ID", await http.get(f"/v1/jobs/{job_id}/stream", headers={"Last-Event-ID": cursor})),
+        ("after", await http.get(f"/v1/jobs/{job_id}/stream", params={"after": cursor})),
     ):
         assert response.status_code == 400
-        assert response.json()["error"]["code"] == "invalid_cursor"
+        refused = response.json()["error"]
+        assert (refused["code"], refused["param"]) == ("invalid_cursor", field)
 
 
 async def test_a_reader_that_is_ahead_of_a_running_job_waits_for_what_follows(rig: Rig) -> None:

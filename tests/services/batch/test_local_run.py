@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import orjson
 import pytest
+from tests.conftest import ANY
+from tests.gateway.scripted_worker import Script, ScriptedWorker
 from tests.services.batch.batch_fleet import BatchFleet
 from tests.services.batch.conftest import chat_line, jsonl
 from tests.services.batch.test_killed import fleet  # noqa: F401 # the same fixture
 
+from headway.queueing.redis_queue import RedisQueue
 from headway.services.batch.local_run import LocalRun
 from headway.services.errors import NotReachableError, UsageError
+
+if TYPE_CHECKING:
+    from tests.conftest import StartRedis
 
 
 def ids_in(path: Path) -> list[str]:
@@ -57,6 +66,42 @@ async def test_a_run_that_was_stopped_goes_on_with_what_was_cancelled(fleet: Bat
     assert await asyncio.to_thread(second.wait, 60) == 0, fleet.log()
     assert sorted(ids_in(output)) == sorted(f"line-{n}" for n in range(200))
     assert not (fleet.folder / "out.errors.jsonl").exists()
+
+
+async def test_a_server_that_goes_away_meanwhile_is_told_of_and_waited_for(
+    start_redis: StartRedis, tmp_path: Path
+) -> None:
+    server = start_redis(ANY, "--appendonly", "yes", "--appendfsync", "always")
+    fleet, queue = BatchFleet(server.url, tmp_path), RedisQueue(server.url)
+    worker = ScriptedWorker(queue, Script(pace=lambda: asyncio.sleep(0.02)))
+    working = asyncio.create_task(worker.run())
+    await worker.is_up.wait()
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_bytes(jsonl(*(chat_line(f"line-{n}") for n in range(200))))
+    arguments = ("batch", "run", str(source), "-o", str(output), "--in-flight", "16")
+    run = await asyncio.to_thread(fleet.start, *arguments)
+    try:
+        await until(lambda: output.exists() and len(output.read_bytes().splitlines()) >= 10)
+        await asyncio.to_thread(server.kill)
+        await until(lambda: "the run goes on once it can be reached" in fleet.log())
+        await asyncio.to_thread(server.start)
+        assert await asyncio.to_thread(run.wait, 60) == 0, fleet.log()
+    finally:
+        await asyncio.to_thread(fleet.close)
+        working.cancel()
+        with suppress(asyncio.CancelledError):
+            await working
+        await queue.close()
+    assert sorted(ids_in(output)) == sorted(f"line-{n}" for n in range(200))
+    told = [line for line in fleet.log().splitlines() if line.startswith("headway:")]
+    assert told[1:] == ["headway: the server can be reached again"], "once each, not at every try"
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Return once it is so."""
+    async with asyncio.timeout(30):
+        while not is_so():
+            await asyncio.sleep(0.02)
 
 
 def test_a_server_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
