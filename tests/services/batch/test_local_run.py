@@ -72,28 +72,28 @@ async def test_a_server_that_goes_away_meanwhile_is_told_of_and_waited_for(
     start_redis: StartRedis, tmp_path: Path
 ) -> None:
     server = start_redis(ANY, "--appendonly", "yes", "--appendfsync", "always")
-    fleet, queue = BatchFleet(server.url, tmp_path), RedisQueue(server.url)
+    mine, queue = BatchFleet(server.url, tmp_path), RedisQueue(server.url)
     worker = ScriptedWorker(queue, Script(pace=lambda: asyncio.sleep(0.02)))
     working = asyncio.create_task(worker.run())
     await worker.is_up.wait()
     source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_bytes(jsonl(*(chat_line(f"line-{n}") for n in range(200))))
     arguments = ("batch", "run", str(source), "-o", str(output), "--in-flight", "16")
-    run = await asyncio.to_thread(fleet.start, *arguments)
+    run = await asyncio.to_thread(mine.start, *arguments)
     try:
         await until(lambda: output.exists() and len(output.read_bytes().splitlines()) >= 10)
         await asyncio.to_thread(server.kill)
-        await until(lambda: "the run goes on once it can be reached" in fleet.log())
+        await until(lambda: "the run goes on once it can be reached" in mine.log())
         await asyncio.to_thread(server.start)
-        assert await asyncio.to_thread(run.wait, 60) == 0, fleet.log()
+        assert await asyncio.to_thread(run.wait, 60) == 0, mine.log()
     finally:
-        await asyncio.to_thread(fleet.close)
+        await asyncio.to_thread(mine.close)
         working.cancel()
         with suppress(asyncio.CancelledError):
             await working
         await queue.close()
     assert sorted(ids_in(output)) == sorted(f"line-{n}" for n in range(200))
-    told = [line for line in fleet.log().splitlines() if line.startswith("headway:")]
+    told = [line for line in mine.log().splitlines() if line.startswith("headway:")]
     assert told[1:] == ["headway: the server can be reached again"], "once each, not at every try"
 
 
