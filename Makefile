@@ -57,7 +57,7 @@ bench-queue: setup ## what the queue costs its server, and what streaming throug
 	$(BIN)/python ops/bench/stream_cost.py || is_missed=1; \
 	exit $$is_missed
 
-bench-batch: setup ## how much later a chat's first token comes while a batch of 200 lines runs (about 4 minutes)
+bench-batch: setup ## how much later a chat's first token comes while a batch of 200 lines runs (about 9 minutes)
 	@$(BIN)/python ops/bench/batch_beside.py $(ARGS)
 
 bench-stalled: setup ## does a reader that stops reading slow anybody else down? (about 2 minutes)
