@@ -86,10 +86,7 @@ def bench(
         str | None,
         typer.Option(metavar="X,…", help="Instead of --rate: the trace so many times as fast as recorded."),
     ] = None,
-    length_scale: Annotated[
-        str,
-        typer.Option(metavar="X|fit", help="Trace lengths times this; fit: its longest fits the context."),
-    ] = "1",
+    length_scale: options.LengthScale = "1",
     context_tokens: Annotated[
         int | None, typer.Option("--context", min=2, metavar="TOKENS", help="Default: as the server says.")
     ] = None,
