@@ -141,10 +141,7 @@ def test_each_limit_can_be_missed(bench: Any, change: dict[str, Any], told: str)
 
 def test_what_a_worker_gave_up_is_told_beside_what_was_refused_at_the_door(bench: Any) -> None:
     rows = [row(20.0 + n / 100, took=0.01, status=503, outcome="refused") for n in range(99)]
-    rows += [
-        row(25.0, took=2.0, status=504, outcome="refused"),
-        row(26.0, took=4.0, status=504, outcome="refused"),
-    ]
+    rows += [row(25.0, took=took, status=504, outcome="refused") for took in (2.0, 4.0)]
     rows += [row(27.0, took=9.0, status=500, outcome="refused"), row(28.0, took=9.0, outcome="failed")]
     found = conclude(bench, rows, goodput=3.9)
     assert (found["refusals"], found["given_up"]) == (99, 2)

@@ -162,15 +162,14 @@ def test_a_row_of_a_result_is_judged_as_the_request_itself(
     made: list[Answer], ttft: float, tpot: float, e2e: float
 ) -> None:
     for answer in made:
-        # Rows have times to the hundredth of a millisecond: limits lie between two of them.
-        slos = Slos(*(round(limit, 5) + 5e-6 for limit in (ttft, tpot, e2e)))
+        slos = Slos(ttft, tpot, e2e)
         row = read_row(request_row(answer), ROW_FIELDS)
-        assert is_good(row, slos) == is_good(exactly(answer), slos)
+        assert is_good(row, slos) == is_good(rounded(answer), slos)
         assert request_row(row) == request_row(answer)
 
 
-def exactly(answer: Answer) -> Answer:
-    """With the times that a row has."""
+def rounded(answer: Answer) -> Answer:
+    """With the times that a row has, to the hundredth of a millisecond."""
     answer.planned = replace(answer.planned, seconds=round(answer.planned.seconds, 5))
     answer.times = array("d", [round(time, 5) for time in answer.times])
     answer.ended = round(answer.ended or 0.0, 5)
