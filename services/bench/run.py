@@ -23,7 +23,7 @@ from headway.services.bench.settings import BenchSettings
 from headway.services.bench.settle import Rest
 from headway.services.bench.target import Target
 from headway.services.bench.tokenizer_count import tokenizer_count
-from headway.services.bench.worker_steps import fetch_records, fetch_workers
+from headway.services.bench.worker_steps import fetch_records, fetch_workers, missing_steps
 from headway.services.errors import ServiceError, UsageError
 from headway.services.simulated_tenants import SimulatedTenant
 
@@ -185,6 +185,9 @@ class BenchRun:
     async def _shown(self, loaded: Loaded, weights: dict[str, float]) -> dict[str, Any]:
         seconds = time.monotonic() - loaded.began_monotonic
         records = await self._records(loaded.began_unix, seconds)
+        for record in records:
+            if told := missing_steps(record, loaded.start):
+                self._notes.append(f"{point_name(loaded.point)}: {told}")
         return point_result(loaded, self._settings, weights, records)
 
     async def _records(self, began_unix: float, seconds: float) -> list[dict[str, Any]]:
