@@ -94,9 +94,7 @@ async def test_clients_that_leave_and_tenants_of_different_shares_are_told_apart
 async def test_a_slow_reader_reads_slowly_gets_its_whole_answer_and_is_left_out_of_the_figures() -> None:
     peer = Peer(pieces=("word ",) * 200)
     async with peer.serve() as url:
-        settings = quick(
-            url, rates=(10.0,), slow_ratio=0.5, slow_bytes_per_second=40_000.0, answer_tokens=200
-        )
+        settings = quick(url, rates=(10.0,), slow_ratio=0.5, slow_bytes_per_second=40e3, answer_tokens=200)
         result = await measure(settings)
     point, fields = result["points"][0], result["request_fields"]
     assert 0 < point["slow_readers"] < point["requests"] == point["finished"]
@@ -110,7 +108,7 @@ async def test_a_slow_reader_reads_slowly_gets_its_whole_answer_and_is_left_out_
 
 
 async def test_the_knee_of_a_server_is_searched_for_and_lies_between_two_rates_that_were_tried() -> None:
-    async with Peer(serves_per_second=20.0, spares=4).serve() as url:
+    async with Peer(serves_per_second=20.0, spares=10).serve() as url:
         settings = quick(url, rates=(80.0,), finds_knee=True, most_points=6, attainment=0.8)
         result = await measure(replace(settings, duration=0.6, slos=Slos(None, None, None)))
     tried = {point["rate"]: point["attainment"] for point in result["points"]}

@@ -1,4 +1,4 @@
-"""A run that knows of a worker has its settings and its steps, on the same time axis; one that does not says so."""
+"""A run that knows of a worker has its settings and steps, on the same time axis; one that does not says so."""
 
 from __future__ import annotations
 
@@ -40,8 +40,10 @@ def beside(queue: MemoryQueue, start_worker: StartWorker) -> Beside:
                 lambda: b"", lambda: (True, ""), lambda: (True, ""), trace=running.worker.render_trace
             )
             port = await pages.start("127.0.0.1", 0)
-            yield url, f"http://127.0.0.1:{port}", running
-            await pages.close()
+            try:
+                yield url, f"http://127.0.0.1:{port}", running
+            finally:
+                await pages.close()
 
     return made
 
@@ -64,7 +66,7 @@ async def test_a_workers_steps_lie_where_its_clients_saw_their_tokens(beside: Be
     for row in rows:
         phases = record["phases"][row["job"]]
         (prefill,) = [phase for phase in phases if phase[0] == "prefill"]
-        # The step that computed the prompt ended before its reader had the first token, and 20 ms after it began.
+        # The step that computed the prompt took 20 ms and was over when its reader had the first token.
         assert row["due"] - SLACK <= prefill[1] <= prefill[2] <= row["first"] + SLACK
         assert prefill[2] - prefill[1] >= 0.015
     page = bench_page(result)

@@ -30,24 +30,19 @@ def open_answer(due: float) -> Answer:
 
 
 @pytest.mark.parametrize(
-    ("now", "phase"),
+    ("now", "phase", "rate"),
     [
-        (2.0, "warming up, 2.0s of 5.0s"),
-        (17.0, "measuring, 12s of 30s"),
-        (38.0, "waiting for the last since 3.0s"),
+        (2.0, "warming up, 2.0s of 5.0s", "2 tokens/s"),
+        (17.0, "measuring, 12s of 30s", "1 tokens/s"),
+        (38.0, "waiting for the last since 3.0s", "1 tokens/s"),
     ],
 )
-def test_the_line_tells_where_a_point_stands(now: float, phase: str) -> None:
-    due = now - 2.0
-    made = [
-        answered(due, [due + 0.2, due + 1.0]),
-        answered(due, [], outcome=Outcome.REFUSED),
-        open_answer(due),
-    ]
-    told = progress_line(loaded(*made), now)
+def test_the_line_tells_where_a_point_stands(now: float, phase: str, rate: str) -> None:
+    due = now - 2.0  # three tokens since, of the last five seconds at most
+    made = [answered(due, [due + 0.2, due + 1.0]), answered(due, [], outcome=Outcome.REFUSED)]
+    told = progress_line(loaded(*made, open_answer(due)), now)
     assert told == (
-        f"4/s: {phase} · 3 sent, 1 open, 1 finished · 1 tokens/s · "
-        "TTFT P50 200 ms, P99 400 ms · 1 not finished"
+        f"4/s: {phase} · 3 sent, 1 open, 1 finished · {rate} · TTFT P50 200 ms, P99 400 ms · 1 not finished"
     )
 
 
