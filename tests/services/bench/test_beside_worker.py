@@ -1,4 +1,4 @@
-"""A run that knows of a worker has its settings and steps, on the same time axis; one that does not says so."""
+"""A run that knows of a worker has its settings and its steps, aligned; one that does not says so."""
 
 from __future__ import annotations
 
