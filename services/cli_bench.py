@@ -275,7 +275,9 @@ def compare(
     at: Annotated[
         float | None,
         typer.Option(
-            min=1e-6, metavar="RATE", help="Whose timelines to draw; default: the first one's knee."
+            min=1e-6,
+            metavar="RATE",
+            help="Whose timelines to draw; default: the first one's knee, or its most goodput.",
         ),
     ] = None,
     html: Annotated[
