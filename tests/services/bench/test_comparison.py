@@ -106,12 +106,10 @@ def test_an_arms_knee_is_that_of_the_points_whose_client_kept_up(files: list[Pat
     (static,) = read_arms(files[:3], LABELS[:3])
     assert (static.knee.served, static.knee.failed) == (1.0, 4.0)
     (lost,) = read_arms(files[:1], ())
-    comparison = compare((lost,), 1.0)
     assert (lost.knee.served, lost.knee.failed) == (None, 4.0)
-    for file in files[:1]:
-        result = json.loads(file.read_text())
-        result["points"][1]["client"]["complaints"] = ["late"]
-        file.write_text(json.dumps(result))
+    result = json.loads(files[0].read_text())
+    result["points"][1]["client"]["complaints"] = ["late"]
+    files[0].write_text(json.dumps(result))
     comparison = compare(read_arms(files[:1], ["lost"]), 1.0)
     assert "lost: serves an unknown rate" in "\n".join(comparison_table(comparison))
 

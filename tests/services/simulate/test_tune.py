@@ -249,3 +249,18 @@ def test_the_command_tunes_a_calibrated_machine_and_confirms_on_the_real_engine(
     shown = CliRunner().invoke(app, [*command, "--no-confirm"], catch_exceptions=False)
     assert "headway worker --max-batch-tokens" in shown.stdout
     assert "requests/s within the limits" in shown.stdout
+
+
+def test_the_command_refuses_a_load_without_requests_before_the_minute_of_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n0,20,3\n1,20,3\n")
+
+    def measured(*_: object) -> Calibration:
+        raise AssertionError("it was measured")
+
+    monkeypatch.setattr("headway.services.calibrate.calibrate", measured)
+    command = ["tune", "--trace", str(trace), "--slo-ttft", "1s", "--slo-tpot", "100ms", "--rate", "0.00001"]
+    with pytest.raises(UsageError, match="no request comes"):
+        CliRunner().invoke(app, [*command, "--model", "scripted"], catch_exceptions=False)
