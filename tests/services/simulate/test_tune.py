@@ -209,6 +209,13 @@ def test_a_prediction_that_was_off_by_more_than_a_fifth_is_warned_of(
     assert as_json(tuned, LIMITS, "here")["expected"]["is_far_off"] == (warns is not None)
 
 
+@pytest.mark.parametrize(("share", "is_told"), [(1.0, True), (0.9, False)])
+def test_that_all_of_a_load_is_served_is_said_only_where_it_was(share: float, is_told: bool) -> None:
+    tuned = replace(tuned_to(4.0, 4.0), offered=4.5)
+    tuned.confirmed[0].measured["goodput_share"] = share
+    assert any("All of this load" in line for line in as_lines(tuned, LIMITS, "here")) == is_told
+
+
 def test_what_was_never_run_is_called_a_simulation() -> None:
     (told,) = (line for line in as_lines(tuned_to(4.0, None), LIMITS, "here") if "expect" in line)
     assert "expect 4.50 ± 0.09 requests/s within the limits, by simulation alone" in told
