@@ -159,8 +159,8 @@ def test_a_load_without_requests_is_refused_before_the_search_with_what_to_do(
 
 def confirmed(sequences: int, predicted: float, measured: float) -> Confirmed:
     candidate = replace(current(WorkerSettings()), max_sequences=sequences)
-    figures = [{"goodput_per_second": goodput, "ttft_p99": 0.5} for goodput in (predicted, measured)]
-    return Confirmed(candidate, *figures, seconds=30.0)
+    before, after = ({"goodput_per_second": goodput, "ttft_p99": 0.5} for goodput in (predicted, measured))
+    return Confirmed(candidate, before, after, seconds=30.0)
 
 
 @pytest.mark.parametrize(
