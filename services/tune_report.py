@@ -13,6 +13,7 @@ from headway.services.tune_space import Candidate, as_arguments, as_environment
 
 FAR_OFF: Final = 0.2
 """Of the predicted goodput, by which the measured one may differ before it has to be said."""
+_NAME_WIDTH: Final = 44
 ALL: Final = 0.99
 """Share of the requests that are as good as all."""
 
@@ -50,11 +51,14 @@ def as_lines(tuned: Tuned, limits: Limits, device: str) -> list[str]:
         f"TTFT within {limits.ttft_seconds:g} s and TPOT within {1e3 * limits.tpot_seconds:g} ms"
         + ("" if tuned.length_scale == 1.0 else f", lengths times {tuned.length_scale:.3g}"),
         "",
-        f"{'':34}{'goodput, requests/s':>24}{'TTFT, P99':>12}",
+        f"{'':{_NAME_WIDTH}}{'goodput, requests/s':>24}{'TTFT, P99':>12}",
     ]
     lines += [_line(one, tuned) for one in tuned.finalists]
     if tuned.confirmed:
-        lines += ["", f"on the real engine:{'':15}{'predicted':>12}{'measured':>12}{'TTFT, P99':>12}"]
+        lines += [
+            "",
+            f"{'on the real engine:':{_NAME_WIDTH}}{'predicted':>12}{'measured':>12}{'TTFT, P99':>12}",
+        ]
         lines += [_confirmed(one) for one in tuned.confirmed]
     lines += ["", *_expectation(tuned), ""]
     lines += [f"    headway worker {as_arguments(options)}", f"    {as_environment(options)} headway up"]
@@ -91,7 +95,8 @@ def _expectation(tuned: Tuned) -> list[str]:
         return [f"Set, and expect {_goodput(tuned.best)} requests/s within the limits, by simulation alone:"]
     told = (
         f"Set, and expect {proof.goodput:.2f} requests/s within the limits, as measured in "
-        f"{proof.seconds:g} s (predicted of the same requests: {proof.predicted_goodput:.2f}):"
+        f"{proof.seconds:g} s in which {proof.measured['requests'] / proof.seconds:.2f} came "
+        f"(predicted of the same requests: {proof.predicted_goodput:.2f}):"
     )
     if not is_far_off(proof):
         return [told]
@@ -143,7 +148,7 @@ def _name(candidate: Candidate) -> str:
     name = (
         f"{candidate.max_batch_tokens} tokens, {candidate.max_sequences} seq., blocks {candidate.block_size}"
     )
-    return f"{name}{timed}".ljust(42)
+    return f"{name}{timed}".ljust(_NAME_WIDTH)
 
 
 def _goodput(tried: Tried[Candidate]) -> str:

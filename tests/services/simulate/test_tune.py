@@ -159,7 +159,9 @@ def test_a_load_without_requests_is_refused_before_the_search_with_what_to_do(
 
 def confirmed(sequences: int, predicted: float, measured: float) -> Confirmed:
     candidate = replace(current(WorkerSettings()), max_sequences=sequences)
-    before, after = ({"goodput_per_second": goodput, "ttft_p99": 0.5} for goodput in (predicted, measured))
+    before, after = (
+        {"goodput_per_second": goodput, "ttft_p99": 0.5, "requests": 150} for goodput in (predicted, measured)
+    )
     return Confirmed(candidate, before, after, seconds=30.0)
 
 
@@ -189,7 +191,7 @@ def tuned_to(predicted: float, measured: float | None) -> Tuned:
 def test_what_to_expect_is_what_was_measured_beside_what_was_predicted_of_the_same() -> None:
     (told,) = (line for line in as_lines(tuned_to(4.0, 3.5), LIMITS, "here") if "expect" in line)
     assert "expect 3.50 requests/s" in told
-    assert "as measured in 30 s" in told
+    assert "as measured in 30 s in which 5.00 came" in told
     assert "predicted of the same requests: 4.00" in told
     expected = as_json(tuned_to(4.0, 3.5), LIMITS, "here")["expected"]
     assert (expected["goodput_per_second"], expected["by"]) == (3.5, "measurement")
