@@ -81,13 +81,13 @@ bench-structured: setup ## what it costs to hold 16 answers to a JSON Schema, in
 bench-engine: setup ## the engine alone: tokens per second and per-step budget by kernels and weights (about 10 minutes)
 	@$(BIN)/python ops/bench/engine.py $(ARGS)
 
-bench-peers: setup ## our full path against vLLM, llama.cpp and OpenVINO, installed on the way (about an hour)
+bench-peers: setup ## our full path against vLLM, llama.cpp and OpenVINO, installed on the way; transformers and Celery where they are there (about an hour, two with Celery)
 	@$(BIN)/python ops/bench/peers.py $(ARGS)
 
 bench-overload: setup ## does goodput hold at three times the load that the service bears, for five minutes? (about 9 minutes)
 	@$(BIN)/python ops/bench/overload.py $(ARGS)
 
-bench-policies: setup ## static against continuous batching from idle to overload (25 minutes; ARGS="--trace AZURE.csv")
+bench-policies: setup ## static against continuous batching from idle to overload (25 minutes; ARGS="--trace AZURE.csv"; --arms for all four policies)
 	@$(BIN)/python ops/bench/static_against_fair.py $(ARGS)
 
 format: dev ## let ruff format and fix

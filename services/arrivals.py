@@ -48,6 +48,14 @@ def fitting_scale(rows: Sequence[Lengths], context_tokens: int, *, share: float 
     return min(1.0, context_tokens / totals[min(len(totals) - 1, int(len(totals) * share))])
 
 
+def scaled(lengths: Lengths, scale: float) -> Lengths:
+    """So many times as long; a prompt and an answer have a token at least."""
+    prompt, answer = (
+        max(1, round(scale * tokens)) for tokens in (lengths.prompt_tokens, lengths.answer_tokens)
+    )
+    return Lengths(prompt, answer)
+
+
 def read_trace(path: Path) -> tuple[Arrival, ...]:
     """The rows of a trace CSV by time, the first at 0 seconds; raises UsageError for another form."""
     try:

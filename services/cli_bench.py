@@ -8,17 +8,15 @@ from typing import Annotated, Final
 
 import typer
 
+from headway.services import cli_bench_options as bench_options
 from headway.services import cli_options as options
 from headway.services.bench.option_values import parse_counts, parse_limit, parse_numbers, parse_scale
-from headway.services.bench.settings import Api, Arrivals, BenchSettings, Slos
+from headway.services.bench.settings import BenchSettings, Slos
 from headway.services.given_options import refuse_ignored, typed_of
-from headway.services.units import parse_duration, parse_size
 
 KEY: Final = "HEADWAY_API_KEY"
 """Environment variable of the key; with ``_TENANT`` behind it, of one tenant's."""
 _DEFAULT = BenchSettings()
-_duration = options.checked(parse_duration)
-_size = options.checked(parse_size)
 
 
 def tenant_keys() -> tuple[tuple[str, str], ...]:
@@ -38,152 +36,50 @@ def add_bench_command(app: typer.Typer) -> None:
 def bench(
     context: typer.Context,
     *,
-    url: Annotated[
-        str,
-        typer.Option(
-            envvar="HEADWAY_URL",
-            metavar="URL",
-            help="An OpenAI-compatible server, or redis://, unix://… for Headway's own queue.",
-        ),
-    ] = _DEFAULT.url,
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Default: the one that is served.")
-    ] = None,
-    api: Annotated[Api, typer.Option(help="Which of OpenAI's endpoints.")] = _DEFAULT.api,
-    rate: Annotated[
-        str, typer.Option(metavar="N,…", help="Requests a second; several: one point each.")
-    ] = "1",
-    concurrency: Annotated[
-        str | None,
-        typer.Option(metavar="N,…", help="Closed loop: so many clients, each asking again when answered."),
-    ] = None,
-    find_knee: Annotated[
-        bool, typer.Option("--find-knee", help="Search on for the highest rate that meets the limits.")
-    ] = False,
-    attainment: Annotated[
-        float, typer.Option(min=0.01, max=1.0, help="Share of requests that must meet them.")
-    ] = _DEFAULT.attainment,
-    most_points: Annotated[
-        int, typer.Option(min=1, help="Rates that the search tries at most.")
-    ] = _DEFAULT.most_points,
-    arrivals: Annotated[
-        Arrivals | None,
-        typer.Option(help="Default: the trace if there is one, else poisson.", show_default=False),
-    ] = None,
-    burstiness: Annotated[
-        float, typer.Option(min=0.1, max=20, help="Coefficient of variation of the gaps (burst).")
-    ] = _DEFAULT.burstiness,
-    on: Annotated[
-        float, typer.Option(parser=_duration, metavar="DURATION", help="Requests come (on-off) …")
-    ] = _DEFAULT.on_seconds,
-    off: Annotated[
-        float, typer.Option(parser=_duration, metavar="DURATION", help="… and none come.")
-    ] = _DEFAULT.off_seconds,
-    trace: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="CSV with TIMESTAMP, ContextTokens, GeneratedTokens.")
-    ] = None,
-    rate_scale: Annotated[
-        str | None,
-        typer.Option(metavar="X,…", help="Instead of --rate: the trace so many times as fast as recorded."),
-    ] = None,
-    length_scale: Annotated[
-        str,
-        typer.Option(metavar="X|fit", help="Trace lengths times this; fit: its longest fits the context."),
-    ] = "1",
-    context_tokens: Annotated[
-        int | None, typer.Option("--context", min=2, metavar="TOKENS", help="Default: as the server says.")
-    ] = None,
-    prompt_tokens: Annotated[
-        int, typer.Option(min=1, help="Prompt, where no trace gives lengths.")
-    ] = _DEFAULT.prompt_tokens,
-    answer_tokens: Annotated[
-        int, typer.Option(min=1, help="Answer, where no trace gives lengths.")
-    ] = _DEFAULT.answer_tokens,
-    length_spread: Annotated[
-        float, typer.Option(min=0, max=3, help="Log-normal lengths around these; 0: all alike, 1: as chats.")
-    ] = _DEFAULT.length_spread,
-    shared_prefix_tokens: Annotated[
-        int, typer.Option(min=0, help="All prompts begin with so many more, the same ones.")
-    ] = _DEFAULT.shared_prefix_tokens,
-    deadline: Annotated[
-        float | None,
-        typer.Option(
-            parser=_duration, metavar="DURATION", help="Each request brings it along; default: none."
-        ),
-    ] = None,
-    text: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Cut prompts from it; default: random words.")
-    ] = None,
-    tokenizer: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Count prompts with this tokenizer.json or model.")
-    ] = None,
-    tenants: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="TOML as of headway simulate: shares, weights, classes, deadlines."
-        ),
-    ] = None,
-    cancel_ratio: Annotated[
-        float, typer.Option(min=0, max=0.9, help="Share of clients that leave in the middle.")
-    ] = _DEFAULT.cancel_ratio,
-    slow_readers: Annotated[
-        float, typer.Option(min=0, max=0.9, help="Share of clients that read slowly …")
-    ] = _DEFAULT.slow_ratio,
-    slow_rate: Annotated[
-        float, typer.Option(parser=_size, metavar="SIZE", help="… so many bytes a second.")
-    ] = _DEFAULT.slow_bytes_per_second,
-    temperature: Annotated[float, typer.Option(min=0, max=2, help="0: greedy.")] = _DEFAULT.temperature,
-    ignore_eos: Annotated[
-        bool, typer.Option(help="Have every answer go on to its length, where the server knows how.")
-    ] = _DEFAULT.ignores_eos,
-    count_events: Annotated[
-        bool, typer.Option("--count-events", help="For servers without usage: an event with text is a token.")
-    ] = _DEFAULT.counts_events,
-    warmup: Annotated[
-        float, typer.Option(parser=_duration, metavar="DURATION", help="Of each point, not measured.")
-    ] = _DEFAULT.warmup,
-    duration: Annotated[
-        float, typer.Option(parser=_duration, metavar="DURATION", help="Of each point, measured.")
-    ] = _DEFAULT.duration,
-    drain: Annotated[
-        float,
-        typer.Option(parser=_duration, metavar="DURATION", help="How long to wait for the last answers."),
-    ] = _DEFAULT.drain,
-    client_processes: Annotated[
-        int, typer.Option(min=1, max=64, help="Send from so many processes: each is one core at most.")
-    ] = _DEFAULT.client_processes,
-    max_open: Annotated[int, typer.Option(min=1, help="Requests open at once.")] = _DEFAULT.max_open,
-    seed: Annotated[int, typer.Option(help="The same seed sends the same requests.")] = _DEFAULT.seed,
-    slo_ttft: Annotated[str, typer.Option(metavar="DURATION|none", help="Limit of the first token.")] = "1s",
-    slo_tpot: Annotated[
-        str, typer.Option(metavar="DURATION|none", help="Limit of the mean time of each further token.")
-    ] = "100ms",
-    slo_e2e: Annotated[
-        str, typer.Option(metavar="DURATION|none", help="Limit of the whole answer.")
-    ] = "none",
-    max_lateness: Annotated[
-        float,
-        typer.Option(
-            parser=_duration, metavar="DURATION", help="A client that is later than this is invalid."
-        ),
-    ] = _DEFAULT.max_lateness,
-    max_client_cpu: Annotated[
-        float, typer.Option(min=0.05, max=1.0, help="Or busier, as a share of a core.")
-    ] = _DEFAULT.max_client_cpu,
-    worker: Annotated[
-        list[str] | None,
-        typer.Option(
-            envvar="HEADWAY_METRICS_URL",
-            metavar="URL",
-            help="A Headway worker's metrics port: its settings and steps go into the result.",
-        ),
-    ] = None,
-    json_output: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the whole result; - prints it.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a report with pictures, one page by itself.")
-    ] = None,
+    url: bench_options.Url = _DEFAULT.url,
+    model: bench_options.Model = None,
+    api: bench_options.Endpoint = _DEFAULT.api,
+    rate: bench_options.Rates = "1",
+    concurrency: bench_options.Concurrencies = None,
+    find_knee: bench_options.FindKnee = False,
+    attainment: bench_options.Attainment = _DEFAULT.attainment,
+    most_points: bench_options.MostPoints = _DEFAULT.most_points,
+    arrivals: bench_options.Process = None,
+    burstiness: bench_options.Burstiness = _DEFAULT.burstiness,
+    on: bench_options.OnSeconds = _DEFAULT.on_seconds,
+    off: bench_options.OffSeconds = _DEFAULT.off_seconds,
+    trace: bench_options.Trace = None,
+    rate_scale: bench_options.RateScales = None,
+    length_scale: options.LengthScale = "1",
+    context_tokens: bench_options.ContextTokens = None,
+    prompt_tokens: bench_options.PromptTokens = _DEFAULT.prompt_tokens,
+    answer_tokens: bench_options.AnswerTokens = _DEFAULT.answer_tokens,
+    length_spread: bench_options.LengthSpread = _DEFAULT.length_spread,
+    shared_prefix_tokens: bench_options.SharedPrefixTokens = _DEFAULT.shared_prefix_tokens,
+    deadline: bench_options.Deadline = None,
+    text: bench_options.Texts = None,
+    tokenizer: bench_options.Tokenizer = None,
+    tenants: bench_options.Tenants = None,
+    cancel_ratio: bench_options.CancelRatio = _DEFAULT.cancel_ratio,
+    slow_readers: bench_options.SlowReaders = _DEFAULT.slow_ratio,
+    slow_rate: bench_options.SlowRate = _DEFAULT.slow_bytes_per_second,
+    temperature: bench_options.Temperature = _DEFAULT.temperature,
+    ignore_eos: bench_options.IgnoreEos = _DEFAULT.ignores_eos,
+    count_events: bench_options.CountEvents = _DEFAULT.counts_events,
+    warmup: bench_options.Warmup = _DEFAULT.warmup,
+    duration: bench_options.Duration = _DEFAULT.duration,
+    drain: bench_options.Drain = _DEFAULT.drain,
+    client_processes: bench_options.ClientProcesses = _DEFAULT.client_processes,
+    max_open: bench_options.MaxOpen = _DEFAULT.max_open,
+    seed: bench_options.Seed = _DEFAULT.seed,
+    slo_ttft: bench_options.SloTtft = "1s",
+    slo_tpot: bench_options.SloTpot = "100ms",
+    slo_e2e: bench_options.SloE2e = "none",
+    max_lateness: bench_options.MaxLateness = _DEFAULT.max_lateness,
+    max_client_cpu: bench_options.MaxClientCpu = _DEFAULT.max_client_cpu,
+    worker: bench_options.Workers = None,
+    json_output: bench_options.JsonFile = None,
+    html: bench_options.HtmlFile = None,
 ) -> None:
     """Measure a server: what it does at which load, and whether the figures can be believed.
 
@@ -278,12 +174,12 @@ def compare(
     at: Annotated[
         float | None,
         typer.Option(
-            min=1e-6, metavar="RATE", help="Whose timelines to draw; default: the first one's knee."
+            min=1e-6,
+            metavar="RATE",
+            help="Whose timelines to draw; default: the first one's knee, or its most goodput.",
         ),
     ] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a report with pictures, one page by itself.")
-    ] = None,
+    html: bench_options.HtmlFile = None,
     json_output: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the comparison; - prints it.")
     ] = None,

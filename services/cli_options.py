@@ -169,6 +169,10 @@ LogLevel = Annotated[
     typer.Option(envvar="HEADWAY_LOG_LEVEL", help="Least level that is logged."),
 ]
 JsonOutput = Annotated[bool, typer.Option("--json", help="For scripts: JSON, one value a line.")]
+LengthScale = Annotated[
+    str, typer.Option(metavar="X|fit", help="Trace lengths times this; fit: its longest fits the context.")
+]
+"""Read with ``parse_scale``: what comes of ``fit`` is None, which typer takes for an option not given."""
 OfModel = Annotated[
     str | None, typer.Option("--model", metavar="NAME", help="Of this model only; default: all.")
 ]

@@ -13,6 +13,7 @@ import typer
 
 from headway.services import cli_engine_options as engine_options
 from headway.services import cli_options as options
+from headway.services.bench.option_values import parse_scale
 from headway.services.given_options import refuse_ignored
 from headway.services.settings import WorkerSettings, default_cache_dir
 from headway.services.units import parse_duration
@@ -52,9 +53,7 @@ def tune(
         float | None, typer.Option(min=1e-6, help="Requests a second at random; default: as the trace came.")
     ] = None,
     rate_scale: Annotated[float, typer.Option(min=1e-6, help="The trace this many times as fast.")] = 1.0,
-    length_scale: Annotated[
-        float, typer.Option(min=1e-4, max=100.0, help="Prompts and answers this many times as long.")
-    ] = 1.0,
+    length_scale: options.LengthScale = "1",
     duration: Annotated[
         float,
         typer.Option(parser=_duration, metavar="DURATION", help="Of each load that settings are tried on."),
@@ -115,10 +114,12 @@ def tune(
     )
     look_for_cycles_seldom()
     limits = Limits(slo_ttft, slo_tpot)
-    load = TuneLoad(read_trace(trace), rate, rate_scale, length_scale, duration, seed)
+    scale = options.checked(parse_scale)(length_scale)
+    load = TuneLoad(read_trace(trace), rate, rate_scale, scale, duration, seed)
+    confirm_seconds = confirm_duration if confirm and hardware is None else None
+    load.check(confirm_seconds)  # before the minute that measuring takes
     device_for = _devices(worker, calibration, hardware)
-    tuner = Tuner(worker, device_for, load, limits, show=_show)
-    tuned = tuner.run(confirm_duration if confirm and hardware is None else None)
+    tuned = Tuner(worker, device_for, load, limits, show=_show).run(confirm_seconds)
     name = device_for(0).name
     if json_output:
         print(json.dumps(as_json(tuned, limits, name)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final
 
-from headway.services.arrivals import Arrival, burst, lengths_of, replay
+from headway.services.arrivals import Arrival, burst, fitting_scale, lengths_of, replay, scaled
 from headway.services.calibrate import load_host
 from headway.services.engine_run import EngineRun
 from headway.services.errors import UsageError
@@ -23,6 +23,10 @@ from headway.services.tune_space import Candidate, current, grid
 Show = Callable[[str], None]
 CONFIRMED: Final = 2
 """How many of the best are tried on the real engine."""
+SAME_MEASURED: Final = 0.05
+"""Goodputs that are nearer than this share of the best are equal: each is of one short run, whose noise is
+larger, and the eight simulated loads tell more then.
+"""
 NO_ANSWER_SECONDS: Final = 1e6
 """P99 of the wait where nobody got an answer."""
 
@@ -36,15 +40,40 @@ class TuneLoad:
     trace: tuple[Arrival, ...]
     rate: float | None
     rate_scale: float
-    length_scale: float
+    length_scale: float | None
+    """None: so that the trace's longest request fits the model's context."""
     seconds: float
     seed: int
 
+    def check(self, confirm_seconds: float | None) -> None:
+        """Raise UsageError where a load has no request, or none in the piece that is tried for real."""
+        loads = [self._arrivals(replicate) for replicate in range(REPLICATES)]
+        if not all(loads):
+            raise UsageError(
+                "no request comes in one of the loads",
+                hint="longer --duration, or more --rate-scale or --rate",
+            )
+        if confirm_seconds is not None and loads[0][0].seconds > confirm_seconds:
+            raise UsageError(
+                f"no request comes in the first {confirm_seconds:g} s of the load, in which settings are "
+                "tried on the real engine",
+                hint="longer --confirm-duration, more --rate-scale or --rate, or --no-confirm",
+            )
+
     def demands(self, replicate: int, longest_tokens: int) -> list[Demand]:
         """The requests of one load, the same for every setting; prompts are cut to what fits."""
+        scale = self.scale(longest_tokens)
+        return [self._demand(arrival, scale, longest_tokens) for arrival in self._arrivals(replicate)]
+
+    def scale(self, longest_tokens: int) -> float:
+        """What the trace's lengths are multiplied with, for a context of so many tokens."""
+        if self.length_scale is not None:
+            return self.length_scale
+        return fitting_scale([arrival.lengths for arrival in self.trace], longest_tokens)
+
+    def _arrivals(self, replicate: int) -> list[Arrival]:
         drawn = Random(f"{self.seed} {replicate}")
-        arrivals = self._drawn(drawn) if self.rate is not None else self._window(drawn)
-        return [self._demand(arrival, longest_tokens) for arrival in arrivals]
+        return self._drawn(drawn) if self.rate is not None else self._window(drawn)
 
     def _drawn(self, drawn: Random) -> list[Arrival]:
         assert self.rate is not None
@@ -60,13 +89,12 @@ class TuneLoad:
             if start <= arrival.seconds <= start + self.seconds
         ]
 
-    def _demand(self, arrival: Arrival, longest_tokens: int) -> Demand:
-        prompt, answer = (
-            max(1, round(self.length_scale * tokens))
-            for tokens in (arrival.lengths.prompt_tokens, arrival.lengths.answer_tokens)
-        )
-        answer = min(answer, max(1, longest_tokens // 2))
-        return Demand(arrival.seconds, "default", 0, min(prompt, longest_tokens - answer), answer)
+    @staticmethod
+    def _demand(arrival: Arrival, scale: float, longest_tokens: int) -> Demand:
+        lengths = scaled(arrival.lengths, scale)
+        answer = min(lengths.answer_tokens, max(1, longest_tokens // 2))
+        prompt = min(lengths.prompt_tokens, longest_tokens - answer)
+        return Demand(arrival.seconds, "default", 0, prompt, answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +104,18 @@ class Confirmed:
     candidate: Candidate
     predicted: dict[str, Any]
     measured: dict[str, Any]
+    seconds: float
+    """In which its requests came."""
+
+    @property
+    def goodput(self) -> float:
+        """As measured, requests a second."""
+        return float(self.measured["goodput_per_second"])
+
+    @property
+    def predicted_goodput(self) -> float:
+        """Of the same requests, by simulation."""
+        return float(self.predicted["goodput_per_second"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +129,13 @@ class Tuned:
     tried: int
     offered: float
     """Requests a second, on average over the loads."""
+    length_scale: float
+    """What the trace's lengths were multiplied with."""
+
+    @property
+    def proof(self) -> Confirmed | None:
+        """The best setting on the real engine; None: only simulated."""
+        return next((one for one in self.confirmed if one.candidate == self.best.candidate), None)
 
 
 class Tuner:
@@ -113,16 +160,15 @@ class Tuner:
         self._load = load
         self._show = show
         self._candidates = candidates
-        longest = device_for(0).max_model_len
-        self._demands = [load.demands(replicate, longest) for replicate in range(REPLICATES)]
-        if not all(self._demands):
-            raise UsageError(
-                "no request comes in one of the loads",
-                hint="longer --duration, or more --rate-scale or --rate",
-            )
+        self._longest = device_for(0).max_model_len
+        self._demands = [load.demands(replicate, self._longest) for replicate in range(REPLICATES)]
 
     def run(self, confirm_seconds: float | None) -> Tuned:
-        """Search, and try the best on the real engine for so long each; None: only simulate."""
+        """Search, and try the best on the real engine for so long each; None: only simulate.
+
+        Raises UsageError where there is nothing to serve.
+        """
+        self._load.check(confirm_seconds)
         usual = current(self._worker)
         candidates = self._candidates or grid(self._worker, self._device_for(0).kv_tokens)
         finalists = search(candidates, self._trial, always=usual, show=self._show)
@@ -130,7 +176,7 @@ class Tuner:
         confirmed: list[Confirmed] = []
         if confirm_seconds is not None:
             confirmed = [self._confirm(one.candidate, confirm_seconds) for one in finalists[:CONFIRMED]]
-            first = max(confirmed, key=lambda one: one.measured["goodput_per_second"])
+            first = choose(confirmed)
             best = next(one for one in finalists if one.candidate == first.candidate)
         return Tuned(
             best,
@@ -139,6 +185,7 @@ class Tuner:
             confirmed,
             len(candidates),
             sum(map(len, self._demands)) / (REPLICATES * self._load.seconds),
+            self._load.scale(self._longest),
         )
 
     def _trial(self, candidate: Candidate, replicate: int) -> Score:
@@ -152,7 +199,9 @@ class Tuner:
         run = predict(worker, self._device_for(replicate), demands, self._limits)
         return summary(run, self._limits, seconds)
 
-    def _confirm(self, candidate: Candidate, seconds: float) -> Confirmed:
+    def _confirm(self, candidate: Candidate, confirm_seconds: float) -> Confirmed:
+        # Past its end no request of the load comes: that time would only make goodput look low.
+        seconds = min(confirm_seconds, self._load.seconds)
         demands = [demand for demand in self._demands[0] if demand.seconds <= seconds]
         worker = candidate.apply(self._worker, self._limits)
         self._show(f"the real engine with {worker.max_batch_tokens} tokens, {worker.max_sequences} sequences")
@@ -161,7 +210,16 @@ class Tuner:
         # Thrown away: first uses of buffers and code.
         real.run([replace(demand, seconds=0.0) for demand in demands[: worker.max_sequences]])
         measured = summary(real.run(demands), self._limits, seconds)
-        return Confirmed(candidate, self._predict(candidate, demands, 0, seconds), measured)
+        return Confirmed(candidate, self._predict(candidate, demands, 0, seconds), measured, seconds)
+
+
+def choose(confirmed: Sequence[Confirmed]) -> Confirmed:
+    """The one of most measured goodput; of those as good as one run can tell, the first.
+
+    ``confirmed``: best predicted first.
+    """
+    least = (1 - SAME_MEASURED) * max(one.goodput for one in confirmed)
+    return next(one for one in confirmed if one.goodput >= least)
 
 
 def summary(run: SimulationRun, limits: Limits, seconds: float) -> dict[str, Any]:

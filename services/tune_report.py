@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from headway.services.simulation_report import Limits
 from headway.services.tune import Confirmed, Tuned
 from headway.services.tune_search import Tried
 from headway.services.tune_space import Candidate, as_arguments, as_environment
+
+FAR_OFF: Final = 0.2
+"""Of the predicted goodput, by which the measured one may differ before it has to be said."""
+_NAME_WIDTH: Final = 44
+ALL: Final = 0.99
+"""Share of the requests that are as good as all."""
 
 
 def as_json(tuned: Tuned, limits: Limits, device: str) -> dict[str, Any]:
@@ -21,10 +27,17 @@ def as_json(tuned: Tuned, limits: Limits, device: str) -> dict[str, Any]:
         "settings_tried": tuned.tried,
         "best": _tried(tuned.best),
         "options": tuned.best.candidate.options(limits),
+        "expected": _expected(tuned),
+        "length_scale": round(tuned.length_scale, 6),
         "usual": _tried(tuned.usual),
         "finalists": [_tried(one) for one in tuned.finalists],
         "confirmed": [
-            {"settings": asdict(one.candidate), "predicted": one.predicted, "measured": one.measured}
+            {
+                "settings": asdict(one.candidate),
+                "seconds": one.seconds,
+                "predicted": one.predicted,
+                "measured": one.measured,
+            }
             for one in tuned.confirmed
         ],
     }
@@ -35,22 +48,77 @@ def as_lines(tuned: Tuned, limits: Limits, device: str) -> list[str]:
     options = tuned.best.candidate.options(limits)
     lines = [
         f"{device}: {tuned.tried} settings tried at {tuned.offered:.2f} requests/s, "
-        f"TTFT within {limits.ttft_seconds:g} s and TPOT within {1e3 * limits.tpot_seconds:g} ms",
+        f"TTFT within {limits.ttft_seconds:g} s and TPOT within {1e3 * limits.tpot_seconds:g} ms"
+        + ("" if tuned.length_scale == 1.0 else f", lengths times {tuned.length_scale:.3g}"),
         "",
-        f"{'':34}{'goodput, requests/s':>24}{'TTFT, P99':>12}",
+        f"{'':{_NAME_WIDTH}}{'goodput, requests/s':>24}{'TTFT, P99':>12}",
     ]
     lines += [_line(one, tuned) for one in tuned.finalists]
     if tuned.confirmed:
-        lines += ["", f"on the real engine:{'':15}{'predicted':>12}{'measured':>12}{'TTFT, P99':>12}"]
+        lines += [
+            "",
+            f"{'on the real engine:':{_NAME_WIDTH}}{'predicted':>12}{'measured':>12}{'TTFT, P99':>12}",
+        ]
         lines += [_confirmed(one) for one in tuned.confirmed]
-    lines += ["", "Set, and expect " + _goodput(tuned.best) + " requests/s within the limits:", ""]
+    lines += ["", *_expectation(tuned), ""]
     lines += [f"    headway worker {as_arguments(options)}", f"    {as_environment(options)} headway up"]
-    if tuned.best.goodput >= 0.99 * tuned.offered:
+    if _serves_all(tuned):
         lines += [
             "",
             "All of this load is served in time: --rate-scale or --rate shows how much more would be.",
         ]
     return lines
+
+
+def is_far_off(one: Confirmed) -> bool:
+    """Whether the real engine did something else than was predicted of the same requests."""
+    return abs(one.goodput - one.predicted_goodput) > FAR_OFF * one.predicted_goodput
+
+
+def _expected(tuned: Tuned) -> dict[str, Any]:
+    """Goodput of what is to be set: measured where it was, else simulated."""
+    proof = tuned.proof
+    if proof is None:
+        return {"goodput_per_second": round(tuned.best.goodput, 4), "by": "simulation"}
+    return {
+        "goodput_per_second": proof.goodput,
+        "by": "measurement",
+        "predicted_per_second": proof.predicted_goodput,
+        "is_far_off": is_far_off(proof),
+    }
+
+
+def _expectation(tuned: Tuned) -> list[str]:
+    """The same in words, and a warning where the two do not agree."""
+    proof = tuned.proof
+    if proof is None:
+        return [f"Set, and expect {_goodput(tuned.best)} requests/s within the limits, by simulation alone:"]
+    told = (
+        f"Set, and expect {proof.goodput:.2f} requests/s within the limits, as measured in "
+        f"{proof.seconds:g} s in which {proof.measured['requests'] / proof.seconds:.2f} came "
+        f"(predicted of the same requests: {proof.predicted_goodput:.2f}):"
+    )
+    if not is_far_off(proof):
+        return [told]
+    return [
+        f"WARNING: the real engine served {_share(proof)} within the limits than predicted. The choice among "
+        "settings is by that prediction: calibrate again with nothing else running, or confirm for longer.",
+        "",
+        told,
+    ]
+
+
+def _serves_all(tuned: Tuned) -> bool:
+    """Whether more load would be needed to tell settings apart: by simulation, and for real where it ran."""
+    is_simulated = tuned.best.goodput >= ALL * tuned.offered
+    return is_simulated and (tuned.proof is None or tuned.proof.measured["goodput_share"] >= ALL)
+
+
+def _share(one: Confirmed) -> str:
+    if not one.predicted_goodput:
+        return "more"
+    difference = one.goodput / one.predicted_goodput - 1
+    return f"{abs(difference):.0%} {'more' if difference > 0 else 'less'}"
 
 
 def _tried(tried: Tried[Candidate]) -> dict[str, Any]:
@@ -71,8 +139,8 @@ def _line(tried: Tried[Candidate], tuned: Tuned) -> str:
 
 
 def _confirmed(one: Confirmed) -> str:
-    predicted, measured = one.predicted["goodput_per_second"], one.measured["goodput_per_second"]
-    return f"{_name(one.candidate)}{predicted:12.2f}{measured:12.2f}{one.measured['ttft_p99']:10.2f} s"
+    figures = f"{one.predicted_goodput:12.2f}{one.goodput:12.2f}{one.measured['ttft_p99']:10.2f} s"
+    return f"{_name(one.candidate)}{figures}"
 
 
 def _name(candidate: Candidate) -> str:
@@ -80,7 +148,7 @@ def _name(candidate: Candidate) -> str:
     name = (
         f"{candidate.max_batch_tokens} tokens, {candidate.max_sequences} seq., blocks {candidate.block_size}"
     )
-    return f"{name}{timed}".ljust(42)
+    return f"{name}{timed}".ljust(_NAME_WIDTH)
 
 
 def _goodput(tried: Tried[Candidate]) -> str:

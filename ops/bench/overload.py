@@ -7,7 +7,8 @@ A whole service runs: server, gateway, one worker of the demo model, each as by 
 its limit as a deadline (X-Deadline), as a client does that has one; within the limits is what is answered
 in whole before it, with each token after the first in time. First ``headway bench`` looks for the rate of
 most goodput, then FACTOR times that goodput comes, as Poisson arrivals, for --seconds. Reported are goodput
-in windows of ten seconds beside the peak, how long refusals (429, 503) took, and the memory of each
+in windows of ten seconds beside the peak, how long it took to be refused at the door (429, 503: this has a
+limit) and to be given up by a worker (504, for a deadline out of reach or past), and the memory of each
 process.
 
 Memory is judged where the overload lasts three minutes or more; where it was not, the verdict says so.

@@ -8,6 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from headway.services.bench.answer import Answer, Outcome
+from headway.services.bench.figures import is_good, refusal_times
+from headway.services.bench.result import read_row
+from headway.services.bench.settings import Slos
 from headway.services.percentile import percentile
 
 WINDOW_SECONDS: Final = 10.0
@@ -23,7 +27,6 @@ least), body, record and answer for an hour. Of refused ones it keeps nothing.""
 MINUTE: Final = 60.0
 LEAST_MINUTES: Final = 3
 """For a second and a last minute that lie apart: else their comparison says nothing."""
-REFUSALS: Final = (429, 503)
 ACCEPTED: Final = 200
 
 
@@ -34,6 +37,11 @@ class Limits:
     ttft: float | None
     tpot: float
     deadline: float
+
+    @property
+    def slos(self) -> Slos:
+        """As ``headway bench`` judges by them."""
+        return Slos(self.ttft, self.tpot, self.deadline)
 
     def options(self) -> list[str]:
         """As ``headway bench`` takes them."""
@@ -79,10 +87,9 @@ def figures_of(
 ) -> dict[str, Any]:
     """Everything that is reported."""
     peak, (point,) = peak_of(sweep), overload["points"]
-    rows = due_rows(overload)
-    refusals = sorted(row["ended"] - row["due"] for row in rows if row["status"] in REFUSALS)
+    answers = due_answers(overload)
     start, end = point["window"]
-    accepted = sum(row["status"] == ACCEPTED for row in rows)
+    accepted = sum(answer.status == ACCEPTED for answer in answers)
     shown = memory.shown(accepted / max(1e-9, end - start))
     found: dict[str, Any] = {
         "peak": {"rate": peak.rate, "goodput": peak.goodput},
@@ -93,13 +100,10 @@ def figures_of(
         "offered": point["offered_per_second"],
         "goodput": point["goodput_per_second"],
         "goodput_of_peak": point["goodput_per_second"] / peak.goodput,
-        "windows": windows(rows, point["window"], limits, peak.goodput),
-        "requests": len(rows),
-        "outcomes": outcomes(rows),
-        "refusals": len(refusals),
-        "refusal_seconds": {
-            f"p{percent}": percentile(refusals, percent) if refusals else None for percent in (50, 99)
-        },
+        "windows": windows(answers, point["window"], limits.slos, peak.goodput),
+        "requests": len(answers),
+        "outcomes": outcomes(answers),
+        **refusals(answers),
         "ttft_p99": point["ttft_seconds"]["p99"],
         "e2e_p99": point["e2e_seconds"]["p99"],
         "memory": shown,
@@ -115,46 +119,49 @@ def figures_of(
     return found
 
 
-def due_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The requests that were due in the measured time, by the names of their fields."""
+def due_answers(result: Mapping[str, Any]) -> list[Answer]:
+    """The requests that were due in the measured time."""
     (point,) = result["points"]
     start, end = point["window"]
-    rows = [dict(zip(result["request_fields"], row, strict=True)) for row in point["requests_sent"]]
-    return [row for row in rows if start <= row["due"] < end]
+    answers = (read_row(row, result["request_fields"]) for row in point["requests_sent"])
+    return [answer for answer in answers if start <= answer.planned.seconds < end]
 
 
-def is_good(row: Mapping[str, Any], limits: Limits) -> bool:
-    """Whether it was answered in whole and in time."""
-    if row["outcome"] != "finished" or row["first"] is None:
-        return False
-    gap = (row["last"] - row["first"]) / max(1, row["tokens"] - 1)
-    return bool(
-        (limits.ttft is None or row["first"] - row["due"] <= limits.ttft)
-        and gap <= limits.tpot
-        and row["ended"] - row["due"] <= limits.deadline
-    )
-
-
-def windows(
-    rows: Iterable[Mapping[str, Any]], span: Sequence[float], limits: Limits, peak: float
-) -> list[float]:
+def windows(answers: Iterable[Answer], span: Sequence[float], slos: Slos, peak: float) -> list[float]:
     """Goodput of what was due in each ten seconds, as a part of the peak; a piece at the end is left out."""
     start, end = span
     good = [0] * int((end - start) / WINDOW_SECONDS + 1e-6)
-    for row in rows:
-        place = int((row["due"] - start) / WINDOW_SECONDS)
-        if place < len(good) and is_good(row, limits):
+    for answer in answers:
+        place = int((answer.planned.seconds - start) / WINDOW_SECONDS)
+        if place < len(good) and is_good(answer, slos):
             good[place] += 1
     return [round(count / WINDOW_SECONDS / peak, 3) for count in good]
 
 
-def outcomes(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+def outcomes(answers: Iterable[Answer]) -> dict[str, int]:
     """How many ended how: refusals by their status."""
     names = Counter(
-        f"{row['outcome']} {row['status']}" if row["outcome"] == "refused" else str(row["outcome"])
-        for row in rows
+        f"refused {answer.status}" if answer.outcome is Outcome.REFUSED else str(answer.outcome)
+        for answer in answers
     )
     return dict(names.most_common())
+
+
+def refusals(answers: Sequence[Answer]) -> dict[str, Any]:
+    """How many were refused at the door, how many given up behind it, and how long either took to be told."""
+    times = refusal_times(answers)
+    door, behind = times["refusal_seconds"], times["given_up_seconds"]
+    return {
+        "refusals": len(door),
+        "refusal_seconds": _percentiles(door),
+        "given_up": len(behind),
+        "given_up_seconds": _percentiles(behind),
+        "both_seconds": _percentiles(door + behind),
+    }
+
+
+def _percentiles(seconds: Sequence[float]) -> dict[str, float | None]:
+    return {f"p{percent}": percentile(seconds, percent) if seconds else None for percent in (50, 99)}
 
 
 def missed(found: Mapping[str, Any]) -> list[str]:
@@ -164,7 +171,7 @@ def missed(found: Mapping[str, Any]) -> list[str]:
         told.append(f"goodput fell to {100 * found['goodput_of_peak']:.0f} % of its peak")
     slow = found["refusal_seconds"]["p99"]
     if slow is not None and slow > LONGEST_REFUSAL_SECONDS:
-        told.append(f"refusals took {1e3 * slow:.0f} ms at P99")
+        told.append(f"refusals at the door took {1e3 * slow:.0f} ms at P99")
     told += [
         f"the memory of {name} grew by {100 * (of['growth'] - 1):.0f} %"
         for name, of in found["memory"].items()
@@ -175,8 +182,7 @@ def missed(found: Mapping[str, Any]) -> list[str]:
 
 def lines_of(figures: Mapping[str, Any]) -> list[str]:
     """For people."""
-    client, refusal = figures["client"], figures["refusal_seconds"]
-    shares = figures["windows"]
+    client, shares = figures["client"], figures["windows"]
     lines = [
         f"peak of goodput {figures['peak']['goodput']:.2f}/s at {figures['peak']['rate']:g}/s",
         f"overload {figures['offered']:.1f}/s: goodput {figures['goodput']:.2f}/s, "
@@ -188,10 +194,16 @@ def lines_of(figures: Mapping[str, Any]) -> list[str]:
             f"median {statistics.median(shares):.2f}: {' '.join(f'{share:.2f}' for share in shares)}"
         )
     lines.append(f"  {', '.join(f'{count} {name}' for name, count in figures['outcomes'].items())}")
-    lines.append(
-        f"  TTFT P99 {_ms(figures['ttft_p99'])}, whole answers P99 {_ms(figures['e2e_p99'])}; "
-        f"refusals P50 {_ms(refusal['p50'])}, P99 {_ms(refusal['p99'])}"
-    )
+    lines.append(f"  TTFT P99 {_ms(figures['ttft_p99'])}, whole answers P99 {_ms(figures['e2e_p99'])}")
+    lines += [
+        f"  {name}: {figures[count]}, told after {_ms(times['p50'])} (P50), {_ms(times['p99'])} (P99)"
+        for name, count, times in (
+            ("refused at the door (429, 503)", "refusals", figures["refusal_seconds"]),
+            ("given up by the worker (504)", "given_up", figures["given_up_seconds"]),
+        )
+    ]
+    if figures["given_up"]:
+        lines.append(f"  both of them together: {_ms(figures['both_seconds']['p99'])} (P99)")
     for name, of in figures["memory"].items():
         grown = "" if of["growth"] is None else f", {of['growth']:.3f} of the second minute's"
         if of["kept_mb"]:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from headway.services.embedded import find_server_binary
 
@@ -70,7 +70,8 @@ class Arm:
     weights: str
     is_bf16: bool
     options: tuple[str, ...] = ()
-    is_default: bool = True
+    usual: Literal["yes", "where installed", "no"] = "yes"
+    """Whether it runs when no arms are named."""
 
 
 @dataclass(frozen=True)
@@ -87,19 +88,19 @@ class Launch:
 CELERY: Final = "celery-bf16"
 ARMS: Final = (
     Arm("headway-auto", None, "gguf", False, ("--quantization", "auto")),
-    Arm("headway-q4", None, "gguf", False, ("--quantization", "q4"), is_default=False),
-    Arm("headway-int8", None, "gguf", False, ("--quantization", "int8"), is_default=False),
+    Arm("headway-q4", None, "gguf", False, ("--quantization", "q4"), usual="no"),
+    Arm("headway-int8", None, "gguf", False, ("--quantization", "int8"), usual="no"),
     Arm("headway-bf16", None, "gguf", True, ("--dtype", "bfloat16", "--quantization", "none")),
     Arm("openvino-q4_1", "openvino", "gguf", False),
     Arm("openvino-bf16", "openvino", "gguf-f16", True, ("--bf16",)),
     # Q4_0 is the 4-bit form that llama.cpp has its fastest CPU code for; Q4_1 is the file as it is.
     Arm("llama.cpp-q4_0", "llama-cpp", "gguf-q4_0", False),
-    Arm("llama.cpp-q4_1", "llama-cpp", "gguf", False, is_default=False),
+    Arm("llama.cpp-q4_1", "llama-cpp", "gguf", False, usual="no"),
     Arm("llama.cpp-bf16", "llama-cpp", "gguf-bf16", True),
     Arm("vllm-bf16", "vllm", "hugging-face", True),
-    # Not by default: one request at a time takes an hour for what the others do in minutes.
-    Arm("transformers-bf16", "transformers", "hugging-face", True, is_default=False),
-    Arm(CELERY, "transformers", "hugging-face", True, is_default=False),
+    # Their environment takes 2 GB, which nobody gets without having asked for it by name.
+    Arm("transformers-bf16", "transformers", "hugging-face", True, usual="where installed"),
+    Arm(CELERY, "transformers", "hugging-face", True, usual="where installed"),
 )
 DEFAULT_CONCURRENCIES: Final = (1, 4, 16, 32)
 GOALS: Final = {False: {1: 1.5, 4: 2.0, 16: 2.25, 32: 2.5}, True: {1: 1.2, 4: 1.5, 16: 1.8, 32: 2.0}}
@@ -114,19 +115,24 @@ def cores() -> int:
 PEERS: Final = _peers()
 
 
-def choose_arms(names: str | None) -> list[Arm]:
+def is_installed(peer: Peer, home: Path) -> bool:
+    """Whether its environment is there, in this version."""
+    mark = home / peer.name / "installed"
+    return mark.exists() and mark.read_text() == peer.requirement
+
+
+def choose_arms(names: str | None, home: Path) -> list[Arm]:
     """Arms by comma-separated names of arms or peers (``headway``: all of ours); None: the usual ones.
 
     Raises ValueError that lists what there is.
     """
     if names is None:
-        return [arm for arm in ARMS if arm.is_default]
+        return [arm for arm in ARMS if _is_usual(arm, home)]
     chosen: list[Arm] = []
     for name in filter(None, (part.strip() for part in names.split(","))):
         of_peer = [arm for arm in ARMS if name == (arm.peer or "headway")]
         found = [arm for arm in ARMS if name == arm.name]
-        # A peer that has no usual arms is named for all it has.
-        found = found or [arm for arm in of_peer if arm.is_default] or of_peer
+        found = found or [arm for arm in of_peer if arm.usual != "no"]
         if not found:
             known = [*dict.fromkeys(arm.peer or "headway" for arm in ARMS), *(arm.name for arm in ARMS)]
             raise ValueError(f"there is no arm or peer {name!r}: choose among {', '.join(known)}")
@@ -134,6 +140,12 @@ def choose_arms(names: str | None) -> list[Arm]:
     if not chosen:
         raise ValueError("no arm is named: leave the option out for the usual ones")
     return chosen
+
+
+def _is_usual(arm: Arm, home: Path) -> bool:
+    return arm.usual == "yes" or (
+        arm.usual == "where installed" and arm.peer is not None and is_installed(PEERS[arm.peer], home)
+    )
 
 
 def choose_concurrencies(text: str) -> list[int]:

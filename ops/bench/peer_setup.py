@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import gguf
 import numpy as np
-from peer_arms import Peer
+from peer_arms import Peer, is_installed
 
 from headway.engine.checkpoint import open_checkpoint
 
@@ -30,8 +30,7 @@ class SetupError(Exception):
 def install(peer: Peer, home: Path) -> None:
     """Install a peer unless it is there in this version. Raises SetupError with pip's last words."""
     folder, log = home / peer.name, home / f"{peer.name}.log"
-    mark = folder / "installed"
-    if mark.exists() and mark.read_text() == peer.requirement:
+    if is_installed(peer, home):
         return
     print(f"installing {peer.requirement} into {folder} (log: {log})", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
@@ -62,7 +61,7 @@ def install(peer: Peer, home: Path) -> None:
         _write_alias(folder, *peer.alias)
     for links in folder.glob("lib/python*/site-packages/*/bin/_symlinks.json"):
         restore_links(links)
-    mark.write_text(peer.requirement)
+    (folder / "installed").write_text(peer.requirement)
 
 
 def restore_links(listed: Path) -> None:

@@ -7,7 +7,8 @@ order that rotates. Started alone, because several of them keep threads awake af
 cores whoever measures next would pay for that; how much of the cores each uses when it has nothing to do is
 measured at the end of its turn and reported. See docs/benchmarks.md.
 
-    .venv/bin/python ops/bench/peers.py                        about 40 minutes on a quiet machine
+    .venv/bin/python ops/bench/peers.py                        about 40 minutes on a quiet machine, and an
+                                                               hour more where Celery is installed
     .venv/bin/python ops/bench/peers.py --rounds 1 --add-to report.json     another round, when it is quiet
     .venv/bin/python ops/bench/peers.py --rounds 1 --requests 4 --concurrencies 1,4 --arms headway,openvino
 
@@ -200,7 +201,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--arms",
         help=f"names of arms or peers: headway, {', '.join(PEERS)}, or of "
-        f"{', '.join(arm.name for arm in ARMS)}",
+        f"{', '.join(arm.name for arm in ARMS)}; default: all but variants, and transformers' two where "
+        "they are installed",
     )
     parser.add_argument("--concurrencies", default=",".join(map(str, DEFAULT_CONCURRENCIES)))
     parser.add_argument("--requests", type=int, default=64, help="of each cell")
@@ -214,7 +216,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--goals", action="store_true", help="exit code 1 when a goal is missed")
     options = parser.parse_args(arguments)
     try:
-        options.arms = choose_arms(options.arms)
+        options.arms = choose_arms(options.arms, options.peers)
         options.concurrencies = choose_concurrencies(options.concurrencies)
     except ValueError as error:
         parser.error(str(error))

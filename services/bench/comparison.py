@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headway.services.bench.bench_table import load_of, value_at
-from headway.services.bench.knee import Knee, find_knee
+from headway.services.bench.knee import Knee, find_knee, is_believed
 from headway.services.errors import UsageError
 
 FORMAT: Final = 1
@@ -80,9 +80,11 @@ class Arm:
 
     @property
     def knee(self) -> Knee:
-        """By the medians."""
+        """By the medians of the points that can be believed."""
         goal = float(self.rounds[0]["settings"]["attainment"])
-        return find_knee({load: self.value(load, ("attainment",)) for load in self.loads}, goal)
+        rounds = tuple({**each, "points": [*filter(is_believed, each["points"])]} for each in self.rounds)
+        believed = Arm(self.label, rounds)
+        return find_knee({load: believed.value(load, ("attainment",)) for load in believed.loads}, goal)
 
 
 @dataclass(frozen=True, slots=True)

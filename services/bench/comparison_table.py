@@ -83,6 +83,8 @@ def sentences(comparison: Comparison) -> list[str]:
 def knee_words(arm: Arm) -> str:
     """Up to which rate it serves."""
     knee = arm.knee
+    if knee.served is None and knee.failed is None:
+        return "serves an unknown rate (the client was the bottleneck at all of them)"
     if knee.served is None:
         return f"serves less than {knee.failed:g} requests/s"
     if knee.failed is None:

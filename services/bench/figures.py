@@ -23,6 +23,10 @@ from headway.services.percentile import percentile
 from headway.services.simulated_tenants import CLASS_NAMES
 from headway.services.simulation_report import jain_index
 
+AT_THE_DOOR: Final = frozenset({429, 503})
+"""Statuses of a request that was not taken in: told at once, or so it should be."""
+BEHIND_IT: Final = frozenset({504})
+"""Of one that was taken in, and given up before its first token: its deadline was out of reach, or past."""
 PERCENTS: Final = (50, 95, 99)
 CURVE_POINTS: Final = 100
 """Quantiles that are kept of each distribution, for pictures."""
@@ -53,7 +57,7 @@ def point_figures(loaded: Loaded, slos: Slos, weights: Mapping[str, float]) -> d
         **group(judged, slos, span),
         "itl_seconds": summary(gaps),
         "tokens_per_event": _tokens_per_event(judged),
-        "refusal_seconds": summary(_refusal_times(due)),
+        **{name: summary(times) for name, times in refusal_times(due).items()},
         "errors": errors_of(due),
         "prompts": prompt_lengths(due),
         "cached_prompt_tokens": sum(answer.told_cached_tokens or 0 for answer in due),
@@ -78,6 +82,15 @@ def judged_of(answers: Iterable[Answer]) -> list[Answer]:
         and answer.planned.cancel_after is None
         and not answer.planned.is_slow
     ]
+
+
+def refusal_times(answers: Iterable[Answer]) -> dict[str, list[float]]:
+    """From when refused requests should have been sent to their answer: at the door, and behind it."""
+    refused = [answer for answer in answers if answer.outcome is Outcome.REFUSED and answer.ended is not None]
+    return {
+        name: [(answer.ended or 0.0) - answer.planned.seconds for answer in refused if answer.status in kind]
+        for name, kind in (("refusal_seconds", AT_THE_DOOR), ("given_up_seconds", BEHIND_IT))
+    }
 
 
 def is_good(answer: Answer, slos: Slos) -> bool:
@@ -173,14 +186,6 @@ def _tokens_per_event(answers: Iterable[Answer]) -> float | None:
     finished = [answer for answer in answers if answer.outcome is Outcome.FINISHED and answer.times]
     events = sum(len(answer.times) for answer in finished)
     return _rounded(sum(answer.tokens for answer in finished) / events, 3) if events else None
-
-
-def _refusal_times(answers: Iterable[Answer]) -> list[float]:
-    return [
-        answer.ended - answer.planned.seconds
-        for answer in answers
-        if answer.outcome is Outcome.REFUSED and answer.ended is not None
-    ]
 
 
 def tenants_of(

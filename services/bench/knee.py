@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,6 +38,17 @@ def find_knee(attainments: Mapping[float, float | None], goal: float) -> Knee:
             return Knee(served, rate, goal)
         served = rate
     return Knee(served, None, goal)
+
+
+def is_believed(point: Mapping[str, Any]) -> bool:
+    """Whether a point's client kept up: else its figures are not the server's."""
+    return not point["client"]["complaints"]
+
+
+def knee_of(points: Iterable[Mapping[str, Any]], goal: float) -> Knee | None:
+    """The knee by the points that can be believed; None where there is none of them."""
+    attainments = {point["rate"]: point["attainment"] for point in points if is_believed(point)}
+    return find_knee(attainments, goal) if attainments else None
 
 
 def next_rate(knee: Knee, first: float) -> float | None:

@@ -19,6 +19,7 @@ from headway.services.arrivals import (
     poisson,
     read_trace,
     replay,
+    scaled,
 )
 from headway.services.bench.answer import Planned
 from headway.services.bench.settings import BenchSettings
@@ -118,7 +119,7 @@ def make_work(settings: BenchSettings, context_tokens: int | None) -> Work:
     if settings.concurrencies and any(tenant.backlog for tenant in tenants):
         raise UsageError("a tenant with a backlog is for open loop: --rate, not --concurrency")
     scale = _scale(settings, trace, context)
-    trace = tuple(Arrival(row.seconds, _scaled(row.lengths, scale)) for row in trace)
+    trace = tuple(Arrival(row.seconds, scaled(row.lengths, scale)) for row in trace)
     cut = 0 if context is None else sum(sum(_pair(row.lengths)) > context for row in trace)
     draw = (
         lengths_of(trace)
@@ -147,11 +148,6 @@ def _scale(settings: BenchSettings, trace: tuple[Arrival, ...], context: int | N
             hint="--context TOKENS",
         )
     return fitting_scale([row.lengths for row in trace], context)
-
-
-def _scaled(lengths: Lengths, scale: float) -> Lengths:
-    prompt, answer = (max(1, round(tokens * scale)) for tokens in _pair(lengths))
-    return Lengths(prompt, answer)
 
 
 def _pair(lengths: Lengths) -> tuple[int, int]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from headway.services.bench.answer import Answer, Outcome
+from headway.services.bench.answer import Answer, Outcome, Planned
 from headway.services.bench.client_watch import complaints
 from headway.services.bench.figures import point_figures, summary
 from headway.services.bench.load import Loaded
@@ -13,6 +14,7 @@ from headway.services.bench.plan import Work
 from headway.services.bench.prompts import PromptWriter
 from headway.services.bench.settings import BenchSettings
 from headway.services.bench.target import Facts
+from headway.services.traffic import Demand
 
 FORMAT: Final = 1
 """Of the result; grows when something in it changes its meaning."""
@@ -145,6 +147,22 @@ def request_row(answer: Answer) -> list[Any]:
         answer.status,
         answer.job_id,
     ]
+
+
+def read_row(row: Sequence[Any], fields: Sequence[str]) -> Answer:
+    """A request as it was, of ``request_row``: what its figures are judged by. Events between its first and
+    its last one are not kept, nor which reader was slow.
+    """
+    told = dict(zip(fields, row, strict=True))
+    demand = Demand(told["due"], told["tenant"], told["class"], told["prompt_tokens"], told["tokens"])
+    answer = Answer(Planned(told["number"], told["due"], demand), told["sent"])
+    if told["first"] is not None:
+        answer.times = array("d", (told["first"], told["last"]))
+    answer.told_answer_tokens = told["tokens"]
+    answer.status, answer.job_id = told["status"], told["job"]
+    answer.ended = told["ended"]
+    answer.outcome = None if told["outcome"] is None else Outcome(told["outcome"])
+    return answer
 
 
 def _time(seconds: float | None) -> float | None:

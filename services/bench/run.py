@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from headway.services.bench.chosen_target import make_target
 from headway.services.bench.client_processes import LEAD_SECONDS, Begin, ClientProcesses, merged
-from headway.services.bench.knee import Knee, find_knee, next_rate
+from headway.services.bench.knee import Knee, is_believed, knee_of, next_rate
 from headway.services.bench.load import Load, Loaded, Point, Share
 from headway.services.bench.machine import machine_facts
 from headway.services.bench.plan import MOST_REQUESTS, Work, make_work
@@ -23,7 +23,7 @@ from headway.services.bench.settings import BenchSettings
 from headway.services.bench.settle import Rest
 from headway.services.bench.target import Target
 from headway.services.bench.tokenizer_count import tokenizer_count
-from headway.services.bench.worker_steps import fetch_records, fetch_workers
+from headway.services.bench.worker_steps import fetch_records, fetch_workers, missing_steps
 from headway.services.errors import ServiceError, UsageError
 from headway.services.simulated_tenants import SimulatedTenant
 
@@ -112,6 +112,11 @@ class BenchRun:
         longest = max(work.rates) * (self._settings.warmup + self._settings.duration)
         if work.replays and len(work.trace) < longest:
             self._notes.append(f"the trace has {len(work.trace)} requests: too few for {max(work.rates):g}/s")
+        if not self._settings.worker_urls:
+            self._notes.append(
+                "how the server was set up, and its steps, are not in this result: "
+                "--worker URL of a Headway worker's metrics port records them"
+            )
         if self._settings.counts_events:
             self._notes.append("each event with text counts as one token (--count-events)")
 
@@ -171,10 +176,11 @@ class BenchRun:
         if tried < 2 and not settings.finds_knee:
             return  # one rate says nothing of where it ends
         while True:
-            self._knee = find_knee(
-                {point["rate"]: point["attainment"] for point in self._points}, settings.attainment
-            )
+            self._knee = knee_of(self._points, settings.attainment)
             if not settings.finds_knee or tried >= settings.most_points:
+                return
+            if self._knee is None or not is_believed(self._points[-1]):
+                self._notes.append("the search for the knee ended where the client was the bottleneck")
                 return
             rate_or_none = next_rate(self._knee, settings.rates[0])
             if rate_or_none is None or rate_or_none * (settings.warmup + settings.duration) > MOST_REQUESTS:
@@ -185,6 +191,9 @@ class BenchRun:
     async def _shown(self, loaded: Loaded, weights: dict[str, float]) -> dict[str, Any]:
         seconds = time.monotonic() - loaded.began_monotonic
         records = await self._records(loaded.began_unix, seconds)
+        for record in records:
+            if told := missing_steps(record, loaded.start):
+                self._notes.append(f"{point_name(loaded.point)}: {told}")
         return point_result(loaded, self._settings, weights, records)
 
     async def _records(self, began_unix: float, seconds: float) -> list[dict[str, Any]]:

@@ -27,6 +27,9 @@ _KINDS: Final = {
     "preempted": "away",
     "resuming": "prefill",
 }
+_BEGINNING: Final = "waiting"
+"""The phase of every request that comes to a worker."""
+_ACCEPTED: Final = 200
 _BAD: Final = frozenset({"refused", "failed", "broken", "unfinished", "unsent"})
 
 
@@ -43,6 +46,8 @@ class Request:
     told: str
     phases: Sequence[tuple[str, float, float]]
     """By the server's records; none: from the client's own times."""
+    is_unclear: bool
+    """The server recorded others, and of this one not, or no longer, how it began."""
 
 
 def requests_of(point: Mapping[str, Any], fields: Sequence[str]) -> list[Request]:
@@ -55,6 +60,8 @@ def requests_of(point: Mapping[str, Any], fields: Sequence[str]) -> list[Request
 
 
 def _request(row: Mapping[str, Any], phases: Mapping[str, Sequence[Sequence[Any]]]) -> Request:
+    own = sorted(((phase, start, end) for phase, start, end in phases.get(row["job"], ())), key=_start)
+    is_accepted = row["status"] == _ACCEPTED  # of another one the server's records know nothing
     told = (
         f"{row['tenant']} #{row['number']}: {row['outcome']}, {row['prompt_tokens']} + {row['tokens']} tokens"
     )
@@ -68,8 +75,13 @@ def _request(row: Mapping[str, Any], phases: Mapping[str, Sequence[Sequence[Any]
         row["ended"],
         row["outcome"] or "",
         told,
-        [(phase, start, end) for phase, start, end in phases.get(row["job"], ())],
+        own,
+        bool(phases) and is_accepted and not (own and own[0][0] == _BEGINNING),
     )
+
+
+def _start(phase: tuple[str, float, float]) -> float:
+    return phase[1]
 
 
 def strip_tops(point: Mapping[str, Any], fields: Sequence[str]) -> dict[str, float]:
@@ -109,10 +121,15 @@ def timeline(
     for place, strip in enumerate(strips):
         parts += draw.strip(strip, place * (STRIP + _STRIP_GAP), (tops or {}).get(strip.label, strip.top))
     parts += draw.rows(rows, top)
-    sampled = f" Every {every}th request is drawn." if every > 1 else ""
-    known = any(request.phases for request in rows)
+    return f'{_legend(point, rows, every)}<div class="wide">{"".join(parts)}</svg></div>'
+
+
+def _legend(point: Mapping[str, Any], rows: Sequence[Request], every: int) -> str:
+    """What the colours are, and what is not drawn."""
+    known, unclear = any(request.phases for request in rows), any(request.is_unclear for request in rows)
     waiting = "waiting" if known else "waiting and prefill (the server's own records would tell them apart)"
     keys = [("wait", waiting), *([("prefill", "prefill")] if known else []), ("decode", "decode")]
+    keys += [("unclear", "waiting or prefill: not recorded, or no longer")] if unclear else []
     keys += (
         [("away", "preempted")]
         if any(p[0] in ("swapped out", "preempted") for r in rows for p in r.phases)
@@ -120,11 +137,9 @@ def timeline(
     )
     keys += [("bad", "not finished")] if any(request.outcome in _BAD for request in rows) else []
     legend = "".join(f'<span class="key box {kind}">{escape(word)}</span>' for kind, word in keys)
-    return (
-        f'<div class="legend">{legend}<i>One line per request; the measured window is shaded.{sampled}</i>'
-        "</div>"
-        f'<div class="wide">{"".join(parts)}</svg></div>'
-    )
+    sampled = f" Every {every}th request is drawn." if every > 1 else ""
+    words = f"One line per request; the measured window is shaded.{sampled}{_lost_words(point)}"
+    return f'<div class="legend">{legend}<i>{words}</i></div>'
 
 
 def end_of(point: Mapping[str, Any], fields: Sequence[str]) -> float:
@@ -180,6 +195,12 @@ def _step_strips(point: Mapping[str, Any]) -> list[_Strip]:
             took = [(step[0], 1e3 * step[1]) for step in steps]
             return [_Strip("tokens/step", tokens, "prefill", False), _Strip("ms/step", took, "line", False)]
     return []
+
+
+def _lost_words(point: Mapping[str, Any]) -> str:
+    """From when on steps are drawn, where not all are known."""
+    since = max((worker.get("from_seconds") or 0.0 for worker in point["workers"]), default=0.0)
+    return f" Steps are known from {since:.1f} s on: a worker keeps its last ones only." if since else ""
 
 
 class _Drawing:
@@ -249,12 +270,13 @@ def _word(x: float, y: float, text: str, *, anchor: str = "end") -> str:
 def _bars(request: Request, until: float) -> Iterator[tuple[str, float, float]]:
     """What it did, in order."""
     ended = until if request.ended is None else request.ended
+    begun = "unclear" if request.is_unclear else "wait"
     if request.phases:
-        yield "wait", request.due, min(start for _, start, _ in request.phases)
+        yield begun, request.due, request.phases[0][1]
         for phase, start, end in request.phases:
             yield _KINDS.get(phase, "wait"), start, end
         return
-    yield "wait", request.due, ended if request.first is None else request.first
+    yield begun, request.due, ended if request.first is None else request.first
     if request.first is not None:
         yield "decode", request.first, ended if request.outcome in _BAD else request.last or ended
 

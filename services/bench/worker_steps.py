@@ -1,18 +1,22 @@
 """Headway's own records of a point: each worker's steps and its requests' phases, on the client's clock.
 
 A worker keeps its last steps and events (``headway trace``); they are fetched when a point is over, so that
-nobody is disturbed while it is measured. What was pushed out by then is missing, and said to be.
+nobody is disturbed while it is measured. What was pushed out by then is missing, and said to be:
+``from_seconds`` tells from when on steps are whole, and a request whose first event is gone has no phase
+``waiting`` at its beginning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from headway.services.trace_file import fetch_trace, is_step
 
 MOST_STEPS: Final = 4096
 """Of one point, the last ones."""
+FIRST_STEP: Final = "step 1"
+"""Of a worker: before it there was none, so nothing is missing."""
 _PHASES: Final = ("waiting", "prefill", "decode", "swapped out", "preempted", "resuming")
 
 
@@ -29,7 +33,8 @@ def fetch_records(urls: Sequence[str], began_unix: float, seconds: float) -> lis
 def records(trace: dict[str, Any], began_unix: float, seconds: float) -> dict[str, Any]:
     """One worker's, in seconds since the point began.
 
-    ``steps``: [start, seconds, requests, tokens, waiting, KV blocks]; ``phases`` by job: [phase, start, end].
+    ``steps``: [start, seconds, requests, tokens, waiting, KV blocks]; ``from_seconds``: all of them from then
+    on, None where there is none at all. ``phases`` by job: [phase, start, end].
     Clocks of two machines are compared by their time of day: records of another host are as exact as that.
     """
     told = trace.get("otherData", {})
@@ -38,7 +43,7 @@ def records(trace: dict[str, Any], began_unix: float, seconds: float) -> dict[st
     counters: dict[float, dict[str, int]] = {}
     steps: list[list[float]] = []
     phases: dict[str, list[list[Any]]] = {}
-    earliest = None
+    earliest: tuple[float, str] | None = None
     for event in trace["traceEvents"]:
         kind, place = event["ph"], (event["pid"], event["tid"])
         if kind == "M" and event["name"] == "thread_name":
@@ -49,7 +54,8 @@ def records(trace: dict[str, Any], began_unix: float, seconds: float) -> dict[st
             start = event["ts"] / 1e6 + shift
             end = start + event["dur"] / 1e6
             if is_step(event):
-                earliest = start if earliest is None else min(earliest, start)
+                begun = (start, event["name"])
+                earliest = begun if earliest is None else min(earliest, begun)
             if end < 0.0 or start > seconds:
                 continue
             if is_step(event):
@@ -62,10 +68,28 @@ def records(trace: dict[str, Any], began_unix: float, seconds: float) -> dict[st
     return {
         "settings": told.get("settings", {}),
         "kv_blocks": told.get("kv_blocks"),
-        "from_seconds": None if earliest is None else _rounded(max(0.0, earliest)),
+        "from_seconds": _whole_from(earliest, steps),
         "steps": [_step(step, counters.get(step[0], {})) for step in steps[-MOST_STEPS:]],
         "phases": phases,
     }
+
+
+def missing_steps(record: Mapping[str, Any], measured_from: float) -> str | None:
+    """What of the measured time is not told, in words; None: nothing."""
+    since = record["from_seconds"]
+    if since is None or since <= measured_from:
+        return None
+    return f"the worker's steps are known from {since:.1f} s on: it keeps its last ones only"
+
+
+def _whole_from(earliest: tuple[float, str] | None, steps: Sequence[Sequence[float]]) -> float | None:
+    """``earliest``: start and name of the first step that the worker still has, whenever that was."""
+    if earliest is None:
+        return None
+    if len(steps) > MOST_STEPS:
+        return _rounded(max(0.0, steps[-MOST_STEPS][1]))
+    start, name = earliest
+    return 0.0 if name == FIRST_STEP else _rounded(max(0.0, start))
 
 
 def _tokens(counted: dict[str, int], event: dict[str, Any]) -> int:

@@ -1,32 +1,21 @@
-"""What ``make bench-overload`` and ``make bench-policies`` conclude is what their figures say."""
+"""What ``make bench-overload`` concludes is what its figures say."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parent.parent.parent / "ops/bench"
 FIELDS = (
     *("number", "tenant", "class", "prompt_tokens", "due", "sent", "first", "last", "ended", "tokens"),
     *("outcome", "status", "job"),
 )
-
-
-@pytest.fixture(scope="module")
-def bench() -> Any:
-    """A module of ops/bench by its name; they import each other by name, as scripts do."""
-    sys.path.insert(0, str(FOLDER))
-    yield import_module
-    sys.path.remove(str(FOLDER))
 
 
 def row(due: float, *, took: float = 1.0, status: int = 200, outcome: str = "finished") -> list[Any]:
@@ -140,7 +129,7 @@ def test_a_search_that_finds_nothing_good_ends_with_what_to_change(
     [
         ({"goodput": 3.4}, "goodput fell to 87 %"),
         ({"grown": 1.1}, "memory of worker grew by 10 %"),
-        ({"slow": 0.07}, "refusals took 70 ms"),
+        ({"slow": 0.07}, "refusals at the door took 70 ms"),
     ],
 )
 def test_each_limit_can_be_missed(bench: Any, change: dict[str, Any], told: str) -> None:
@@ -148,6 +137,20 @@ def test_each_limit_can_be_missed(bench: Any, change: dict[str, Any], told: str)
     found = conclude(bench, rows, **{"goodput": 3.9} | change)
     assert found["verdict"] == "missed"
     assert told in " ".join(found["missed"])
+
+
+def test_what_a_worker_gave_up_is_told_beside_what_was_refused_at_the_door(bench: Any) -> None:
+    rows = [row(20.0 + n / 100, took=0.01, status=503, outcome="refused") for n in range(99)]
+    rows += [row(25.0, took=took, status=504, outcome="refused") for took in (2.0, 4.0)]
+    rows += [row(27.0, took=9.0, status=500, outcome="refused"), row(28.0, took=9.0, outcome="failed")]
+    found = conclude(bench, rows, goodput=3.9)
+    assert (found["refusals"], found["given_up"]) == (99, 2)
+    assert found["refusal_seconds"] == {"p50": pytest.approx(0.01), "p99": pytest.approx(0.01)}
+    assert found["given_up_seconds"] == {"p50": pytest.approx(2.0), "p99": pytest.approx(4.0)}
+    assert found["both_seconds"]["p99"] == pytest.approx(2.0)
+    told = "\n".join(bench("overload_figures").lines_of(found))
+    assert "refused at the door (429, 503): 99, told after 10 ms (P50), 10 ms (P99)" in told
+    assert "given up by the worker (504): 2, told after 2000 ms (P50), 4000 ms (P99)" in told
 
 
 def test_a_client_that_was_the_bottleneck_says_nothing_of_the_service(bench: Any) -> None:
@@ -176,55 +179,3 @@ def test_what_the_queues_server_keeps_of_accepted_jobs_by_its_promise_is_no_grow
     found = module.MemorySeries({"server": series(14.0, 14.0 + 10 * 179 * 8192 / 1e6)}).shown(10.0)["server"]
     assert found["growth"] == pytest.approx(1.0, abs=1e-3)
     assert found["kept_mb"] == pytest.approx(14.66, abs=0.01)
-
-
-def arm_file(folder: Path, name: str, goodputs: dict[float, float], ttft: float, seed: int) -> Path:
-    points: list[dict[str, Any]] = [
-        {
-            "rate": rate,
-            "concurrency": None,
-            "goodput_per_second": goodput,
-            "attainment": goodput / rate,
-            "ttft_seconds": {"p99": ttft},
-            # Start, seconds, requests, tokens, …: two busy seconds of four, one of them with a prompt.
-            "workers": [{"steps": [[0.0, 1.0, 1, 50, 0, 0], [3.0, 1.0, 3, 3, 0, 0]]}],
-            "client": {"complaints": []},
-        }
-        for rate, goodput in goodputs.items()
-    ]
-    told: dict[str, Any] = {
-        "headway_bench": 1,
-        "settings": {"attainment": 0.9, "seed": seed},
-        "machine": {"processor": "one"},
-        "valid": True,
-        "interrupted": False,
-        "points": points,
-    }
-    file = folder / f"{name}-{seed}.json"
-    file.write_text(json.dumps(told))
-    return file
-
-
-def test_the_arms_are_compared_where_static_batching_has_the_most_goodput_by_medians(
-    bench: Any, tmp_path: Path
-) -> None:
-    from headway.services.bench.comparison import compare, read_arms
-
-    rounds = [({1.0: 0.5, 2.0: 0.8, 4.0: 0.1}, 4.0), ({1.0: 0.5, 2.0: 0.6, 4.0: 0.0}, 6.0)]
-    rounds.append(({1.0: 0.5, 2.0: 0.4, 4.0: 3.0}, 5.0))  # the odd one out
-    static = [arm_file(tmp_path, "static", goodputs, ttft, n) for n, (goodputs, ttft) in enumerate(rounds)]
-    fair = [arm_file(tmp_path, "fair", {1.0: 1.0, 2.0: 1.9, 4.0: 2.0}, 0.5, n) for n in range(3)]
-    arms = read_arms([*static, *fair], ["static"] * 3 + ["fair"] * 3)
-    module = bench("static_against_fair")
-    comparison = compare(arms, module.knee_of(arms[0]))
-    assert not comparison.notes  # the rounds' seeds differ, and are the same for both arms
-    found = module.figures_of(comparison)
-    assert (found["knee_of_static"], found["knee_is_inside"]) == (2.0, True)
-    assert found["ratios_at_knee"] == {"goodput": round(1.9 / 0.6, 3), "ttft_p99": 10.0}
-    assert found["verdict"] == {"goodput": "held", "ttft_p99": "held"}
-    assert found["engine_at_knee"]["static"] == {
-        "busy_share": 0.5,
-        "requests_in_a_step": 2.0,
-        "prompt_share": 0.5,
-    }
-    assert "3.17" in " ".join(module.lines_of(found))

@@ -3,22 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-FOLDER = Path(__file__).resolve().parent.parent.parent / "ops/bench"
-
-
-@pytest.fixture(scope="module")
-def bench() -> Any:
-    """A module of ops/bench by its name; they import each other by name, as scripts do."""
-    sys.path.insert(0, str(FOLDER))
-    yield import_module
-    sys.path.remove(str(FOLDER))
 
 
 def characters(text: str) -> list[int]:
@@ -71,14 +59,31 @@ def test_rounds_are_added_to_a_report_of_the_same_work_only(bench: Any) -> None:
 
 def test_celerys_door_and_worker_run_in_the_environment_of_transformers(bench: Any, tmp_path: Path) -> None:
     arms = bench("peer_arms")
-    (arm,) = arms.choose_arms("celery-bf16")
+    (arm,) = arms.choose_arms("celery-bf16", tmp_path)
     started = arms.launch(arm, tmp_path, tmp_path / "model", 1234, tmp_path / "turn")
     assert started.is_server
     assert started.command[0] == str(tmp_path / "transformers/bin/python")
     assert started.command[2].endswith("celery_generate.py")
-    (other,) = arms.choose_arms("transformers-bf16")
+    (other,) = arms.choose_arms("transformers-bf16", tmp_path)
     assert not arms.launch(other, tmp_path, tmp_path / "model", 1, tmp_path).is_server
-    assert arm not in arms.choose_arms(None)
+
+
+def test_transformers_and_celery_run_where_they_are_installed_and_are_never_installed_unasked(
+    bench: Any, tmp_path: Path
+) -> None:
+    arms = bench("peer_arms")
+
+    def usual() -> set[str]:
+        return {arm.name for arm in arms.choose_arms(None, tmp_path)}
+
+    without, both = usual(), {"transformers-bf16", "celery-bf16"}
+    assert not without & both
+    mark = tmp_path / "transformers/installed"
+    mark.parent.mkdir()
+    mark.write_text("transformers==1.0")  # another version: it would be installed anew
+    assert usual() == without
+    mark.write_text(arms.PEERS["transformers"].requirement)
+    assert usual() == without | both
 
 
 def test_no_peer_gives_no_ratio(bench: Any) -> None:
@@ -100,16 +105,21 @@ def test_the_table_names_what_was_left_out_and_what_was_missed(bench: Any) -> No
     assert "q: pip said no" in text
 
 
-def test_a_peers_name_means_its_usual_arms_and_headway_means_ours(bench: Any) -> None:
+def test_a_peers_name_means_its_usual_arms_and_headway_means_ours(bench: Any, tmp_path: Path) -> None:
     arms = bench("peer_arms")
-    assert [arm.name for arm in arms.choose_arms("headway,vllm")] == [
+
+    def named(names: str | None) -> list[Any]:
+        found: list[Any] = arms.choose_arms(names, tmp_path)
+        return found
+
+    assert [arm.name for arm in named("headway,vllm")] == [
         "headway-auto",
         "headway-bf16",
         "vllm-bf16",
     ]
-    assert [arm.name for arm in arms.choose_arms("llama.cpp-q4_1")] == ["llama.cpp-q4_1"]
-    assert {arm.peer for arm in arms.choose_arms(None)} == {None, *arms.PEERS} - {"transformers"}
-    assert [arm.name for arm in arms.choose_arms("transformers")] == ["transformers-bf16", "celery-bf16"]
+    assert [arm.name for arm in named("llama.cpp-q4_1")] == ["llama.cpp-q4_1"]
+    assert {arm.peer for arm in named(None)} == {None, *arms.PEERS} - {"transformers"}
+    assert [arm.name for arm in named("transformers")] == ["transformers-bf16", "celery-bf16"]
 
 
 def test_every_peers_version_is_pinned(bench: Any) -> None:

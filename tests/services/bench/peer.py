@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -24,11 +25,15 @@ class Peer:
     refuses: int | None = None
     """The status that it answers everything but its first ``spares`` requests with."""
     spares: int = 0
+    serves_per_second: float | None = None
+    """What it answers; whoever comes on top of that, and of its spares at once, is refused. None: all."""
     known: frozenset[str] | None = None
     """Fields that it takes; None: all."""
     asked: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     left: int = 0
     """Clients that went away before the end."""
+    _room: float = 0.0
+    _filled_at: float = 0.0
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[str]:
@@ -62,10 +67,21 @@ class Peer:
             unknown = set() if self.known is None else body.keys() - self.known
             if unknown:
                 _whole(writer, 400, {"error": {"code": "unknown", "message": f"unknown: {min(unknown)}"}})
-            elif self.refuses is not None and len(self.asked) > self.spares:
-                _whole(writer, self.refuses, {"error": {"code": "too_many", "message": "come again"}})
+            elif self._is_refused():
+                _whole(writer, self.refuses or 503, {"error": {"code": "too_many", "message": "come again"}})
             else:
                 await self._stream(body, writer)
+
+    def _is_refused(self) -> bool:
+        if self.serves_per_second is None:
+            return self.refuses is not None and len(self.asked) > self.spares
+        now = time.monotonic()
+        self._room = min(self.spares, self._room + (now - self._filled_at) * self.serves_per_second)
+        self._filled_at = now
+        if self._room < 1.0:
+            return True
+        self._room -= 1.0
+        return False
 
     async def _stream(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")

@@ -18,9 +18,10 @@ from headway.services.bench.answer import Outcome
 from headway.services.bench.bench_page import bench_page
 from headway.services.bench.bench_table import table
 from headway.services.bench.load import Loaded
+from headway.services.bench.plan import make_work
 from headway.services.bench.progress import Progress
 from headway.services.bench.run import BenchRun
-from headway.services.bench.settings import BenchSettings
+from headway.services.bench.settings import BenchSettings, Slos
 from headway.services.errors import NotReachableError, ServiceError, UsageError
 
 
@@ -90,13 +91,43 @@ async def test_clients_that_leave_and_tenants_of_different_shares_are_told_apart
     assert {each["class"] for each in point["classes"]} == {"interactive", "standard"}
 
 
-async def test_a_slow_reader_gets_its_whole_answer_and_is_left_out_of_the_figures() -> None:
-    peer = Peer(pieces=("word ",) * 40)
+async def test_a_slow_reader_reads_slowly_gets_its_whole_answer_and_is_left_out_of_the_figures() -> None:
+    peer = Peer(pieces=("word ",) * 200)
     async with peer.serve() as url:
-        settings = quick(url, slow_ratio=0.5, slow_bytes_per_second=20_000.0, answer_tokens=40)
+        settings = quick(url, rates=(10.0,), slow_ratio=0.5, slow_bytes_per_second=40e3, answer_tokens=200)
         result = await measure(settings)
-    point = result["points"][0]
+    point, fields = result["points"][0], result["request_fields"]
     assert 0 < point["slow_readers"] < point["requests"] == point["finished"]
+    planned = make_work(settings, None).open_loop(10.0, settings.warmup + settings.duration, "0")
+    slow = {each.number for each in planned if each.is_slow}
+    rows = [dict(zip(fields, row, strict=True)) for row in point["requests_sent"]]
+    took = [row["ended"] - row["sent"] for row in rows if row["number"] in slow]
+    # Of 17 kB, all but what its socket holds at the end (8 kB at most) at 40 kB a second.
+    assert took
+    assert min(took) > 0.2
+
+
+async def test_the_knee_of_a_server_is_searched_for_and_lies_between_two_rates_that_were_tried() -> None:
+    async with Peer(serves_per_second=20.0, spares=10).serve() as url:
+        settings = quick(url, rates=(80.0,), finds_knee=True, most_points=6, attainment=0.8)
+        result = await measure(replace(settings, duration=0.6, slos=Slos(None, None, None)))
+    tried = {point["rate"]: point["attainment"] for point in result["points"]}
+    assert tried[80.0] < 0.8, "or there is nothing to search for"
+    assert 2 < len(tried) <= 6
+    knee = result["knee"]
+    assert knee["served_rate"] < knee["failed_rate"]
+    assert tried[knee["served_rate"]] >= 0.8 > tried[knee["failed_rate"]]
+    assert knee["failed_rate"] == min(rate for rate in tried if rate > knee["served_rate"])
+    told = f"knee: {knee['served_rate']:g} requests/s; at {knee['failed_rate']:g}/s no longer 80 %"
+    assert told in "\n".join(table(result))
+
+
+async def test_a_search_ends_where_the_client_was_the_bottleneck() -> None:
+    async with Peer().serve() as url:
+        result = await measure(quick(url, finds_knee=True, max_lateness=1e-7, duration=0.3))
+    assert len(result["points"]) == 1
+    assert result["knee"] is None
+    assert any("the search for the knee ended" in note for note in result["notes"])
 
 
 class CtrlC(Progress):

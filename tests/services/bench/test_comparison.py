@@ -98,6 +98,22 @@ def test_rounds_of_an_arm_become_their_median_and_ratios_are_to_the_first_arm(fi
     assert comparison.notes == ()
 
 
+def test_an_arms_knee_is_that_of_the_points_whose_client_kept_up(files: list[Path]) -> None:
+    for file in files[:2]:  # two rounds of three: of the medians nothing else would be left
+        result = json.loads(file.read_text())
+        result["points"][0]["client"]["complaints"] = ["late"]
+        file.write_text(json.dumps(result))
+    (static,) = read_arms(files[:3], LABELS[:3])
+    assert (static.knee.served, static.knee.failed) == (1.0, 4.0)
+    (lost,) = read_arms(files[:1], ())
+    assert (lost.knee.served, lost.knee.failed) == (None, 4.0)
+    result = json.loads(files[0].read_text())
+    result["points"][1]["client"]["complaints"] = ["late"]
+    files[0].write_text(json.dumps(result))
+    comparison = compare(read_arms(files[:1], ["lost"]), 1.0)
+    assert "lost: serves an unknown rate" in "\n".join(comparison_table(comparison))
+
+
 def test_the_table_the_json_and_the_page_tell_the_same(files: list[Path]) -> None:
     comparison = compare(read_arms(files, LABELS), 4.0)
     told = "\n".join(comparison_table(comparison))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +17,7 @@ from tests.services.bench.conftest import answered
 from headway.services.bench.answer import Answer, Outcome
 from headway.services.bench.figures import curve, errors_of, is_good, point_figures, summary
 from headway.services.bench.load import Loaded, Point
+from headway.services.bench.result import ROW_FIELDS, read_row, request_row
 from headway.services.bench.settings import Slos
 
 NO_LIMITS = Slos(None, None, None)
@@ -141,6 +144,36 @@ def test_a_refused_request_misses_its_limits_and_tells_how_long_the_refusal_took
         {"status": 429, "outcome": "refused", "count": 1, "example": "quota_exceeded: 60 requests per minute"}
     ]
     assert errors_of([answered(0.0, [1.0])]) == []
+
+
+def test_what_was_given_up_behind_the_door_is_told_apart_from_what_was_refused_at_it() -> None:
+    made = [answered(10.0, [], outcome=Outcome.REFUSED, ended=10.0 + took) for took in (0.01, 3.0, 7.0)]
+    for answer, status in zip(made, (503, 504, 500), strict=True):
+        answer.status = status
+    told = figures([*made, answered(10.0, [10.1])])
+    assert told["refused"] == 3
+    assert told["refusal_seconds"]["max"] == pytest.approx(0.01)
+    assert told["given_up_seconds"]["max"] == pytest.approx(3.0)
+
+
+@settings(max_examples=40)  # each has up to thirty answers
+@given(st.lists(answers(), max_size=30), st.floats(0.05, 5.0), st.floats(0.01, 1.0), st.floats(0.1, 10.0))
+def test_a_row_of_a_result_is_judged_as_the_request_itself(
+    made: list[Answer], ttft: float, tpot: float, e2e: float
+) -> None:
+    for answer in made:
+        slos = Slos(ttft, tpot, e2e)
+        row = read_row(request_row(answer), ROW_FIELDS)
+        assert is_good(row, slos) == is_good(rounded(answer), slos)
+        assert request_row(row) == request_row(answer)
+
+
+def rounded(answer: Answer) -> Answer:
+    """With the times that a row has, to the hundredth of a millisecond."""
+    answer.planned = replace(answer.planned, seconds=round(answer.planned.seconds, 5))
+    answer.times = array("d", [round(time, 5) for time in answer.times])
+    answer.ended = round(answer.ended or 0.0, 5)
+    return answer
 
 
 @pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.FINISHED])

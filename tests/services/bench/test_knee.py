@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.services.bench.knee import CLOSE_ENOUGH, Knee, find_knee, next_rate
+from headway.services.bench.knee import CLOSE_ENOUGH, Knee, find_knee, knee_of, next_rate
 
 
 @given(st.floats(0.01, 500.0), st.floats(0.05, 50.0))
@@ -26,6 +28,17 @@ def test_the_search_finds_a_knee_wherever_it_is_within_a_few_points(knee: float,
 
 def test_a_lucky_rate_above_one_that_failed_is_no_knee() -> None:
     assert find_knee({1.0: 1.0, 2.0: 0.5, 4.0: 0.95}, 0.9) == Knee(1.0, 2.0, 0.9)
+
+
+def point(rate: float, attainment: float, *complaints: str) -> dict[str, Any]:
+    return {"rate": rate, "attainment": attainment, "client": {"complaints": list(complaints)}}
+
+
+def test_a_point_whose_client_was_the_bottleneck_is_no_part_of_the_knee() -> None:
+    late = point(2.0, 0.1, "requests were sent late")
+    assert knee_of([point(1.0, 1.0), late, point(4.0, 0.95), point(8.0, 0.5)], 0.9) == Knee(4.0, 8.0, 0.9)
+    assert knee_of([point(1.0, 1.0), point(8.0, 1.0, "late")], 0.9) == Knee(1.0, None, 0.9)
+    assert knee_of([late], 0.9) is None
 
 
 def test_a_rate_at_which_nothing_came_back_is_not_served() -> None:

@@ -19,8 +19,9 @@ from headway.services.settings import WorkerSettings
 from headway.services.simulated_device import device_of
 from headway.services.simulation_report import Limits
 from headway.services.step_times import StepLine
-from headway.services.tune import Tuned, TuneLoad, Tuner
-from headway.services.tune_search import REPLICATES, Score, ranked, search
+from headway.services.tune import Confirmed, Tuned, TuneLoad, Tuner, choose
+from headway.services.tune_report import as_json, as_lines
+from headway.services.tune_search import REPLICATES, Score, Tried, ranked, search
 from headway.services.tune_space import as_arguments, as_environment, current, grid
 
 LINE = StepLine(((1, 0.02), (16, 0.03), (512, 0.4)), 1e-4, 1e-6, 1e-8, (0.95, 1.0, 1.05))
@@ -124,16 +125,103 @@ def test_every_setting_is_tried_on_the_same_requests() -> None:
     assert max(demand.prompt_tokens for demand in halved) <= 450
 
 
-def test_a_load_without_requests_is_refused_with_what_to_do() -> None:
-    with pytest.raises(UsageError, match="no request comes") as caught:
-        Tuner(
-            WorkerSettings(),
-            lambda seed: device_of(CALIBRATION, seed),
-            load(rate=1e-6),
-            LIMITS,
-            show=show_nothing,
-        )
-    assert "--duration" in str(caught.value.hint)
+def test_lengths_that_shall_fit_are_shortened_all_alike_and_none_is_cut() -> None:
+    made = load(length_scale=None, seconds=1000.0)
+    longest = max(sum((row.lengths.prompt_tokens, row.lengths.answer_tokens)) for row in made.trace)
+    assert made.scale(longest // 2) == pytest.approx(0.5, rel=0.01)
+    assert made.scale(2 * longest) == 1.0
+    whole, halved = (made.demands(0, tokens) for tokens in (longest, longest // 2))
+    for before, after in zip(whole, halved, strict=True):
+        assert after.prompt_tokens == pytest.approx(before.prompt_tokens / 2, abs=1)
+        assert after.answer_tokens == pytest.approx(before.answer_tokens / 2, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("made", "confirm_seconds", "words", "hint"),
+    [
+        (load(rate=1e-6), None, "no request comes in one of the loads", "--duration"),
+        # All loads have requests, and the first has its first one after some seconds.
+        (load(rate=0.5, seconds=60.0), 1e-6, "no request comes in the first 1e-06 s", "--confirm-duration"),
+    ],
+)
+def test_a_load_without_requests_is_refused_before_the_search_with_what_to_do(
+    made: TuneLoad, confirm_seconds: float | None, words: str, hint: str
+) -> None:
+    shown: list[str] = []
+    tuner = Tuner(
+        WorkerSettings(), lambda seed: device_of(CALIBRATION, seed), made, LIMITS, show=shown.append
+    )
+    with pytest.raises(UsageError, match=words) as caught:
+        tuner.run(confirm_seconds)
+    assert hint in str(caught.value.hint)
+    assert shown == []
+
+
+def confirmed(sequences: int, predicted: float, measured: float) -> Confirmed:
+    candidate = replace(current(WorkerSettings()), max_sequences=sequences)
+    before, after = (
+        {"goodput_per_second": goodput, "ttft_p99": 0.5, "requests": 150} for goodput in (predicted, measured)
+    )
+    return Confirmed(candidate, before, after, seconds=30.0)
+
+
+@pytest.mark.parametrize(
+    ("goodputs", "chosen"),
+    [
+        ((2.00, 2.08), 0),  # 4 % apart: one run cannot tell, and the first was predicted better
+        ((2.00, 2.20), 1),
+        ((2.20, 2.00), 0),
+        ((0.0, 0.0), 0),
+    ],
+)
+def test_of_settings_that_one_run_cannot_tell_apart_the_better_predicted_is_taken(
+    goodputs: tuple[float, float], chosen: int
+) -> None:
+    tried = [confirmed(8 << place, 3.0 - place, goodput) for place, goodput in enumerate(goodputs)]
+    assert choose(tried) is tried[chosen]
+
+
+def tuned_to(predicted: float, measured: float | None) -> Tuned:
+    """An outcome of one setting, which eight simulated loads promise 4.5 requests a second."""
+    proof = confirmed(8, predicted, measured or 0.0)
+    best = Tried(proof.candidate, [Score(4.4, 0.3), Score(4.6, 0.3)] * 4)
+    return Tuned(best, best, [best], [] if measured is None else [proof], 1, 5.0, 1.0)
+
+
+def test_what_to_expect_is_what_was_measured_beside_what_was_predicted_of_the_same() -> None:
+    (told,) = (line for line in as_lines(tuned_to(4.0, 3.5), LIMITS, "here") if "expect" in line)
+    assert "expect 3.50 requests/s" in told
+    assert "as measured in 30 s in which 5.00 came" in told
+    assert "predicted of the same requests: 4.00" in told
+    expected = as_json(tuned_to(4.0, 3.5), LIMITS, "here")["expected"]
+    assert (expected["goodput_per_second"], expected["by"]) == (3.5, "measurement")
+    assert not expected["is_far_off"]
+
+
+@pytest.mark.parametrize(
+    ("measured", "warns"), [(3.3, None), (4.7, None), (3.0, "25% less"), (5.0, "25% more")]
+)
+def test_a_prediction_that_was_off_by_more_than_a_fifth_is_warned_of(
+    measured: float, warns: str | None
+) -> None:
+    tuned = tuned_to(4.0, measured)
+    told = [line for line in as_lines(tuned, LIMITS, "here") if line.startswith("WARNING")]
+    assert len(told) == (warns is not None)
+    assert (warns or "") in "".join(told)
+    assert as_json(tuned, LIMITS, "here")["expected"]["is_far_off"] == (warns is not None)
+
+
+@pytest.mark.parametrize(("share", "is_told"), [(1.0, True), (0.9, False)])
+def test_that_all_of_a_load_is_served_is_said_only_where_it_was(share: float, is_told: bool) -> None:
+    tuned = replace(tuned_to(4.0, 4.0), offered=4.5)
+    tuned.confirmed[0].measured["goodput_share"] = share
+    assert any("All of this load" in line for line in as_lines(tuned, LIMITS, "here")) == is_told
+
+
+def test_what_was_never_run_is_called_a_simulation() -> None:
+    (told,) = (line for line in as_lines(tuned_to(4.0, None), LIMITS, "here") if "expect" in line)
+    assert "expect 4.50 ± 0.09 requests/s within the limits, by simulation alone" in told
+    assert as_json(tuned_to(4.0, None), LIMITS, "here")["expected"]["by"] == "simulation"
 
 
 def test_what_to_set_can_be_pasted() -> None:
@@ -158,9 +246,30 @@ def test_the_command_tunes_a_calibrated_machine_and_confirms_on_the_real_engine(
     figures = json.loads(result.stdout)
     assert len(figures["confirmed"]) == 2
     assert all(one["measured"]["goodput_share"] == 1.0 for one in figures["confirmed"])
+    assert figures["expected"]["by"] == "measurement"
+    assert figures["expected"]["goodput_per_second"] in {
+        one["measured"]["goodput_per_second"] for one in figures["confirmed"]
+    }
     assert {"--max-batch-tokens", "--max-sequences", "--block-size"} <= figures["options"].keys()
     confirmed_for = command.index("--confirm-duration")
     del command[confirmed_for : confirmed_for + 2]
+    # The longest row has 70 tokens, and the KV cache 160: all fit as they are.
+    command += ["--length-scale", "fit"]
     shown = CliRunner().invoke(app, [*command, "--no-confirm"], catch_exceptions=False)
     assert "headway worker --max-batch-tokens" in shown.stdout
     assert "requests/s within the limits" in shown.stdout
+
+
+def test_the_command_refuses_a_load_without_requests_before_the_minute_of_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n0,20,3\n1,20,3\n")
+
+    def measured(*_: object) -> Calibration:
+        raise AssertionError("it was measured")
+
+    monkeypatch.setattr("headway.services.calibrate.calibrate", measured)
+    command = ["tune", "--trace", str(trace), "--slo-ttft", "1s", "--slo-tpot", "100ms", "--rate", "0.00001"]
+    with pytest.raises(UsageError, match="no request comes"):
+        CliRunner().invoke(app, [*command, "--model", "scripted"], catch_exceptions=False)
