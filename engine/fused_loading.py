@@ -12,9 +12,9 @@ from headway.engine.checkpoint import Checkpoint
 from headway.engine.compute_dtype import compute_dtype
 from headway.engine.deterministic import mark_of
 from headway.engine.errors import ModelError
+from headway.engine.expected_buckets import Expected
 from headway.engine.fused_model import FusedModel
 from headway.engine.fused_runner import FusedRunner
-from headway.engine.fused_step import DECODE_TOKENS
 from headway.engine.kv_cache import INT8, KVCache, block_bytes, block_count_within
 from headway.engine.kv_number import GpuKvCacheDType, choose_kv_number
 from headway.engine.model_config import ModelConfig
@@ -22,12 +22,12 @@ from headway.engine.product_forms import GpuQuantization, head_product, layer_pr
 from headway.engine.rope import rotary_tables
 from headway.engine.scaled_linear import STORED
 from headway.engine.shard import WHOLE, Shard
-from headway.engine.step_graphs import DECODE_MEETINGS, CudaGraphs, GraphMaker
+from headway.engine.step_graphs import CudaGraphs, GraphMaker
 from headway.engine.torch_weights import load_weights, weight_bytes
 from headway.engine.warm_up import warm_up
 from headway.kernels.attention_plan import AttentionShape
 from headway.kernels.launch import Chip, chip_of
-from headway.kernels.triton_language import AVAILABLE
+from headway.kernels.triton_language import AVAILABLE, INTERPRETED
 
 MASK_THREADS = 4
 """Of the host, that find out what constrained requests may choose."""
@@ -96,13 +96,14 @@ def load_fused_runner(
             make_head=head_product(in_fixed_order=gpu.is_deterministic),
         )
         model = FusedModel(config, weights, tables, chip, is_deterministic=gpu.is_deterministic)
+    shape = attention_shape(config, block_size, number, place, has_eight_bits=kv_number is not None)
     if gpu.has_graphs and graphs is None and place.type == "cuda":
         graphs = CudaGraphs(place)
     runner = FusedRunner(
         config,
         model,
         cache,
-        attention_shape(config, block_size, number, place, has_eight_bits=kv_number is not None),
+        shape,
         chip,
         max_model_len=limit,
         clock=clock,
@@ -113,8 +114,10 @@ def load_fused_runner(
         is_deterministic=gpu.is_deterministic,
     )
     runner.hold_to_grammars(checkpoint.tokenizer, threads=MASK_THREADS)
-    rows = tuple(count for count in DECODE_TOKENS if count < 2 * gpu.max_sequences)
-    warm_up(runner, decode_rows=rows, times=DECODE_MEETINGS + 1 if gpu.has_graphs else 1)
+    warm_up(runner, decode_rows=(1,))  # the way of a plan; what comes in which shape follows
+    expected = Expected(shape, chip, gpu.max_sequences, limit, gpu.is_deterministic)
+    # The interpreter compiles nothing, and takes a second for each.
+    runner.expect((*(() if INTERPRETED else expected.forms()), *expected.decodes()))
     if gpu.is_deterministic:
         runner.kernels += f", deterministic {mark_of(runner)}"  # all ranks at once: their sums meet
     return runner

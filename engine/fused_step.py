@@ -29,6 +29,7 @@ from headway.kernels.varlen_batch import (
     VarlenBatch,
     VarlenPlan,
     cut_varlen,
+    filling_items,
 )
 
 GRAPH_TOKENS = 512
@@ -66,7 +67,9 @@ MIXED_ROWS = (0, 16, 64, 256, 512)
 """The same with prefill chunks, coarser where little work is done per unit."""
 
 FEWEST_ITEMS = 16
-"""Of attention. From here on powers of two: an item that does nothing takes about a microsecond."""
+"""Of attention. From here on powers of two: an item that does nothing takes about a microsecond. Decodes that
+are split have as many as fill the chip, since how they are cut changes with every block of their contexts:
+what does nothing then runs where nothing else would."""
 
 NO_ITEM = (0,) * (ITEM_FIELDS - 1) + (-1,)
 
@@ -122,6 +125,8 @@ class PackedStep:
     content: Mapping[str, NDArray[Any]]
     attention: VarlenPlan
     is_decode: bool
+    filling_items: int
+    """Of attention, that fill the chip."""
 
     @property
     def tokens(self) -> int:
@@ -149,7 +154,8 @@ class PackedStep:
         elif is_kept:
             tokens, rows = _at_least(tokens, MIXED_TOKENS), _at_least(rows, MIXED_ROWS)
         if is_kept:
-            items = max(FEWEST_ITEMS, next_power_of_two(items))
+            fewest = tokens + self.filling_items if is_split and self.is_decode else 0
+            items = padded_items(max(items, fewest))
         return Bucket(tokens, rows, items, is_split, self.attention.tile, self.is_decode, is_kept)
 
 
@@ -182,7 +188,13 @@ def pack_fused(
         },
         attention=attention,
         is_decode=all(len(part.chunk.token_ids) == 1 for part in packed),
+        filling_items=filling_items(shape, chip),
     )
+
+
+def padded_items(items: int) -> int:
+    """What a bucket has in their place."""
+    return max(FEWEST_ITEMS, next_power_of_two(items))
 
 
 def input_fields(bucket: Bucket, lines: int) -> tuple[tuple[Field, ...], Field]:

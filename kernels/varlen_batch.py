@@ -202,6 +202,33 @@ def _split(tiles: _Tiles, shape: AttentionShape, chip: Chip) -> int:
     return min(SPLIT_TOKENS[1], max(SPLIT_TOKENS[0], next_power_of_two(share)))
 
 
+def filling_items(shape: AttentionShape, chip: Chip) -> int:
+    """Items that decodes are cut into at most beside one for each of them, while ``_split`` may choose."""
+    # A split s > 256 is over share - 1, and 256 over share - 1 too: work · kv_heads < (s + 1) · programs.
+    programs = PROGRAMS_PER_PROCESSOR * chip.processors
+    return -(-programs * (SPLIT_TOKENS[0] + 1) // (SPLIT_TOKENS[0] * shape.kv_heads))
+
+
+def most_decode_items(
+    rows: int, longest: int, shape: AttentionShape, chip: Chip, *, deterministic: bool = False
+) -> int:
+    """No step of so many decodes, over contexts of up to ``longest`` tokens, is cut into more."""
+    window = shape.sliding_window
+    seen = longest
+    if window is not None:
+        seen = min(longest, window + attention_tile(shape, 1, chip, deterministic=deterministic).keys - 1)
+
+    def of_each(split: int) -> int:
+        # What a window leaves may begin anywhere in a split.
+        return min(-(-longest // split), 1 + -(-(seen - 1) // split))
+
+    if deterministic:
+        return rows * of_each(FIXED_SPLIT)
+    # A window may cut each once more.
+    chosen = rows * (1 if window is None else 2) + filling_items(shape, chip)
+    return min(rows * of_each(SPLIT_TOKENS[0]), max(chosen, rows * of_each(SPLIT_TOKENS[1])))
+
+
 def _items(tiles: _Tiles, split: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(items [n, 7] longest first, merges [m, 4])"""
     first_part = tiles.key_start // split
