@@ -137,8 +137,6 @@ class FusedRunner(PooledRunner):
 
         Buckets that are not kept are compiled only. No step may be under way.
         """
-        if not buckets:
-            return
         with self._computing():
             self._waiting_logits.compile()
             # For all of them at once: room that grew with each would void the graphs before.

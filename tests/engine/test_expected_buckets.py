@@ -1,4 +1,4 @@
-"""What a GPU's runner has recorded before it serves is all that plain decodes can need, however long they get."""
+"""What a GPU's runner has recorded before it serves is all that plain decodes can need, however long."""
 
 from __future__ import annotations
 
