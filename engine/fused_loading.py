@@ -26,7 +26,7 @@ from headway.engine.step_graphs import CudaGraphs, GraphMaker
 from headway.engine.torch_weights import load_weights, weight_bytes
 from headway.engine.warm_up import warm_up
 from headway.kernels.attention_plan import AttentionShape
-from headway.kernels.launch import Chip, chip_of
+from headway.kernels.launch import Chip, UnsupportedChipError, chip_of
 from headway.kernels.triton_language import AVAILABLE, INTERPRETED
 
 MASK_THREADS = 4
@@ -51,8 +51,21 @@ class GpuSettings:
 
 
 def can_fuse(device: torch.device) -> bool:
-    """Whether the GPU's kernels can run there: a GPU, and Triton to compile for it."""
-    return device.type == "cuda" and AVAILABLE
+    """Whether the GPU's kernels can run there: a GPU that they are made for, and Triton to compile for it."""
+    return obstacle(device) is None
+
+
+def obstacle(device: torch.device) -> str | None:
+    """Why the GPU's kernels cannot run there, in words."""
+    if device.type != "cuda":
+        return f"{device} is no GPU"
+    if not AVAILABLE:
+        return "Triton is not installed"
+    try:
+        chip_of(device)
+    except UnsupportedChipError as error:
+        return str(error)
+    return None
 
 
 def load_fused_runner(
@@ -77,7 +90,10 @@ def load_fused_runner(
     gpu, place = gpu or GpuSettings(), torch.device(device)
     config = shard.config(checkpoint.config)
     number = compute_dtype(dtype, place, {})
-    chip = chip_of(place)
+    try:
+        chip = chip_of(place)
+    except UnsupportedChipError as error:
+        raise ModelError(f"{error}; take another --device") from error
     # By it the batch is cut: ranks must cut alike, or they would record other graphs.
     chip = replace(chip, processors=shard.agree(chip.processors))
     shard = replace(shard, in_fixed_order=gpu.is_deterministic)

@@ -15,7 +15,7 @@ import pytest
 
 from headway.kernels.cases import cases
 from headway.kernels.compiling import compile_named, target_name
-from headway.kernels.launch import CHIPS, Chip
+from headway.kernels.launch import CHIPS, L4, Chip
 
 triton = pytest.importorskip("triton")
 TRITON = "3.6."
@@ -38,8 +38,15 @@ def compiler() -> Iterator[Compiler]:
         yield process
 
 
-@pytest.mark.parametrize("chip", CHIPS, ids=target_name)
-@pytest.mark.parametrize("name", [case.name for case in cases()])
+LARGE = ("paged attention", "int8 by int8 product", "fp8 by fp8 product", "product in fixed order, bfloat16")
+"""Kernels that take most shared memory: compiled for the least there is, too."""
+LAUNCHES = [(case.name, chip) for case in cases() for chip in CHIPS]
+LAUNCHES += [(case.name, L4) for case in cases() if case.kernel in LARGE and "SmolLM2" not in case.label]
+
+
+@pytest.mark.parametrize(
+    ("name", "chip"), LAUNCHES, ids=[f"{name}-{target_name(chip)}" for name, chip in LAUNCHES]
+)
 def test_launches_compile_without_spills_within_shared_memory(
     compiler: Compiler, name: str, chip: Chip
 ) -> None:
