@@ -1,4 +1,4 @@
-"""What a service asks of a device beside plain steps: graphs, guesses, forms, and memory that is too small."""
+"""What a service asks of a device beside plain steps: graphs, guesses, forms, and memory too small for all."""
 
 from __future__ import annotations
 
