@@ -1,4 +1,4 @@
-"""What a service asks of a device beside plain steps: graphs, guesses, forms, and memory too small for all."""
+"""What a service asks of a device beside plain steps: graphs, guesses, forms, and too little memory."""
 
 from __future__ import annotations
 
