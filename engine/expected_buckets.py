@@ -17,6 +17,7 @@ from headway.engine.fused_sampler import FEWEST_BIASES, FEWEST_TOP
 from headway.engine.fused_step import (
     DECODE_TOKENS,
     FEWEST_ITEMS,
+    GRAPH_ITEMS,
     GRAPH_TOKENS,
     MIXED_ROWS,
     MIXED_TOKENS,
@@ -75,7 +76,7 @@ class Expected:
             rows, self.longest, self.shape, self.chip, deterministic=self.is_deterministic
         )
         sizes = [padded_items(tokens + filling_items(self.shape, self.chip))]
-        while sizes[-1] < most:
+        while sizes[-1] < min(most, GRAPH_ITEMS):
             sizes.append(2 * sizes[-1])
         return sizes
 

@@ -35,6 +35,9 @@ from headway.kernels.varlen_batch import (
 GRAPH_TOKENS = 512
 """More tokens keep a GPU busy for longer than their launches take the host."""
 
+GRAPH_ITEMS = 2048
+"""The same of attention's items, each of at least 256 keys; and what they leave to be merged takes memory."""
+
 DECODE_TOKENS = (
     1,
     2,
@@ -147,7 +150,7 @@ class PackedStep:
         """The smallest bucket that holds the step; without graphs, or for a large step, its own shape."""
         items, is_split = len(self.attention.items), len(self.attention.merges) > 0
         tokens, rows = self.tokens, self.rows
-        is_kept = has_graphs and tokens <= GRAPH_TOKENS and rows <= GRAPH_TOKENS
+        is_kept = has_graphs and max(tokens, rows) <= GRAPH_TOKENS and items <= GRAPH_ITEMS
         if is_kept and self.is_decode:
             tokens = _at_least(tokens, DECODE_TOKENS)
             rows = tokens if rows else 0

@@ -25,7 +25,7 @@ DECODE_MEETINGS = 2
 MIXED_MEETINGS = 8
 """The same with a prefill chunk: there are more of them, and recording stalls the steps for some 0.1 s."""
 
-MOST_GRAPHS = 512
+MOST_GRAPHS = 320
 """Kept; the one used longest ago goes first. Each takes a few MB beside what they share."""
 
 

@@ -17,7 +17,7 @@ from tests.engine.test_torch_runner import GREEDY, RandomCheckpoint
 from headway.engine.expected_buckets import Expected
 from headway.engine.fused_loading import GpuSettings, load_fused_runner
 from headway.engine.fused_runner import FusedRunner
-from headway.engine.fused_step import pack_fused
+from headway.engine.fused_step import GRAPH_ITEMS, pack_fused
 from headway.engine.step_graphs import MOST_GRAPHS
 from headway.engine.values import Admitted, Chunk, RequestKey, Sampling, StepPlan
 from headway.kernels.attention_plan import AttentionShape
@@ -52,7 +52,9 @@ def test_every_decode_over_contexts_up_to_the_longest_has_a_bucket_that_is_expec
     tables = [np.zeros(-(-n // 16), dtype=np.int64) for n in contexts]
     packed = pack_fused(chunks, tables, [(5,)] * len(chunks), shape, chip, deterministic=deterministic)
     expected = Expected(shape, chip, len(contexts), max(contexts), deterministic).decodes()
-    assert packed.bucket(has_graphs=True) in expected
+    bucket = packed.bucket(has_graphs=True)
+    assert bucket in expected or not bucket.is_kept
+    assert bucket.is_kept is (len(packed.attention.items) <= GRAPH_ITEMS)
 
 
 @pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.name)
@@ -141,7 +143,7 @@ def test_what_is_run_beforehand_writes_no_key_of_anybody(launches: list[str]) ->
     assert runner.graph_count == len(expected.decodes())
 
 
-def test_a_runner_without_graphs_has_met_every_form_before_it_serves(launches: list[str]) -> None:
+def test_a_runner_without_graphs_has_split_merged_and_masked_before_it_serves(launches: list[str]) -> None:
     runner = load_fused_runner(
         RandomCheckpoint(replace(SMALL, max_position=LONGEST_SERVED)),
         kv_cache_bytes=4 << 20,
