@@ -58,7 +58,7 @@ def can_fuse(device: torch.device) -> bool:
 def obstacle(device: torch.device) -> str | None:
     """Why the GPU's kernels cannot run there, in words."""
     if device.type != "cuda":
-        return f"{device} is no GPU"
+        return f"they are for GPUs of NVIDIA and AMD, and this is {device}"
     if not AVAILABLE:
         return "Triton is not installed"
     try:
