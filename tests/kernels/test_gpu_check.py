@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,17 @@ def test_without_a_gpu_everything_runs_on_tiny_sizes_and_is_right(tmp_path: Path
         assert found[part], part
     assert "everything right" in done.stdout
     assert (tmp_path / "gpu_check.md").read_text() in done.stdout
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_two_ranks_are_checked_over_cpus_as_over_gpus() -> None:
+    code = "from gpu_checks.rank_checks import check_ranks; print(check_ranks('cpu').problems)"
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'ops'}"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "()\n", done.stdout + done.stderr
 
 
 def test_it_starts_where_only_torch_triton_and_numpy_are_installed() -> None:
