@@ -31,7 +31,7 @@ def config_from_gguf(file: GgufFile, divisors: tuple[float, ...] = ()) -> ModelC
         shown = name if name not in _ARCHITECTURES else f"{name} with experts"
         raise fields.unsupported(f"the architecture {shown!r}", _SUPPORTED)
     for cap in SOFT_CAPS:
-        if fields.number(f"{name}.{cap}", 0.0) != 0.0:
+        if f"{name}.{cap}" in fields:
             raise fields.unsupported(f"a soft cap of logits ({name}.{cap})", _SUPPORTED)
     if "token_embd.weight" not in file.tensors:
         raise fields.unsupported("a GGUF without token_embd.weight", "fetch the whole model")

@@ -20,7 +20,7 @@ NOT_INSTALLED = re.compile(r"could not import|not installed")
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """A whole file that skips itself: ``importorskip`` at its top."""
     report = yield
-    _fail_if_missing(report)
+    fail_if_missing(report)
     return report
 
 
@@ -28,11 +28,12 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """One test, by a mark or in its course."""
     report = yield
-    _fail_if_missing(report)
+    fail_if_missing(report)
     return report
 
 
-def _fail_if_missing(report: pytest.CollectReport | pytest.TestReport) -> None:
+def fail_if_missing(report: pytest.CollectReport | pytest.TestReport) -> None:
+    """Make a failure of a skip for what is not installed, where CI is set."""
     if not os.environ.get("CI") or report.outcome != "skipped":
         return
     told: Any = report.longrepr  # (file, line, reason) of a skip

@@ -20,13 +20,19 @@ class Absent:
         raise ModuleNotFoundError(f"llguidance is not installed, and its {name} is needed")
 
 
+def _named(name: str) -> type[Absent]:
+    if name.startswith("__"):
+        raise AttributeError(name)  # nothing that Python asks of modules
+    return Absent
+
+
 def install() -> None:
     """Before anything of the engine is imported; does nothing where the library is."""
-    if find_spec("llguidance") is not None:
+    if sys.modules.get(NAMES[0]) is not None or find_spec(NAMES[0]) is not None:
         return
     for name in NAMES:
         module = sys.modules[name] = ModuleType(name)
-        module.__getattr__ = lambda _name: Absent  # type: ignore[method-assign]  # PEP 562
+        module.__getattr__ = _named  # type: ignore[method-assign]  # PEP 562
 
 
 def is_installed() -> bool:

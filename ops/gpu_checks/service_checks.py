@@ -62,17 +62,32 @@ def check_service(config: ModelConfig, device: torch.device, *, is_tiny: bool) -
     if work.expects:
         yield _decodes(roomy, work)
     yield _mixed(roomy, work)
+    if is_tiny:
+        roomy = _load(config, device, work, blocks=160, has_graphs=False)
     yield _guesses(roomy, work)
     specs = _specs(work)
     expected = answers_of(roomy, specs, limits=_limits(work), looks_ahead=not is_tiny)
     if is_installed():
         yield _forms(roomy, work, specs, expected, TINY_FORM if is_tiny else FORM)
-    pressed = _load(config, device, work, blocks=work.pressed_blocks, host_blocks=2 * work.pressed_blocks)
+    pressed = _load(
+        config,
+        device,
+        work,
+        blocks=work.pressed_blocks,
+        host_blocks=2 * work.pressed_blocks,
+        has_graphs=not is_tiny,
+    )
     yield _swaps(pressed, work, specs, expected, looks_ahead=not is_tiny)
 
 
 def _load(
-    config: ModelConfig, device: torch.device, work: Work, *, blocks: int, host_blocks: int = 0
+    config: ModelConfig,
+    device: torch.device,
+    work: Work,
+    *,
+    blocks: int,
+    host_blocks: int = 0,
+    has_graphs: bool = True,
 ) -> FusedRunner:
     block = block_bytes(config, work.block, getattr(torch, work.dtype))
     return load_fused_runner(
@@ -82,7 +97,9 @@ def _load(
         dtype=work.dtype,
         device=str(device),
         block_size=work.block,
-        gpu=GpuSettings(max_sequences=work.expects, is_deterministic=bool(work.expects)),
+        gpu=GpuSettings(
+            max_sequences=work.expects, is_deterministic=bool(work.expects), has_graphs=has_graphs
+        ),
         graphs=graphs_of(device),
     )
 
@@ -123,12 +140,13 @@ def _decodes(runner: FusedRunner, work: Work) -> EngineCheck:
 
 
 def _mixed(runner: FusedRunner, work: Work) -> EngineCheck:
-    """A small step of a decode and a chunk, as often as it takes to be recorded."""
+    """A small step of a decode and a chunk, as often as it takes to be recorded; it samples on a GPU only."""
+    samples = bool(work.expects)
     keys, prompt = [RequestKey(f"mixed-{i}", 0) for i in range(2)], _prompt(0, work)
     room = -(-work.prompt_tokens // work.block)
     chunks = (
-        Chunk(keys[0], 3, (7,), (0,), samples=True),
-        Chunk(keys[1], 0, prompt, tuple(range(1, 1 + room)), samples=True),
+        Chunk(keys[0], 3, (7,), (0,), samples),
+        Chunk(keys[1], 0, prompt, tuple(range(1, 1 + room)), samples),
     )
     admitted = (Admitted(keys[0], (7,) * 4, (), GREEDY), Admitted(keys[1], prompt, (), GREEDY))
     before = runner.graph_count

@@ -38,10 +38,15 @@ def compiler() -> Iterator[Compiler]:
         yield process
 
 
-LARGE = ("paged attention", "int8 by int8 product", "fp8 by fp8 product", "product in fixed order, bfloat16")
-"""Kernels that take most shared memory: compiled for the least there is, too."""
-LAUNCHES = [(case.name, chip) for case in cases() for chip in CHIPS]
-LAUNCHES += [(case.name, L4) for case in cases() if case.kernel in LARGE and "SmolLM2" not in case.label]
+LARGEST = (
+    "paged attention, Llama 3 8B, 31 decodes and a chunk of 512",
+    "paged attention, Gemma 2 9B, 31 decodes and a chunk of 512",
+    "int8 weight-only product, Llama 3 8B gate and up, 64 rows",
+    "int8 by int8 product, Llama 3 8B gate and up, 2048 rows",
+    "fp8 by fp8 product, Llama 3 8B gate and up, 2048 rows",
+)
+"""What takes most shared memory, compiled for the least there is, too."""
+LAUNCHES = [(case.name, chip) for case in cases() for chip in CHIPS] + [(name, L4) for name in LARGEST]
 
 
 @pytest.mark.parametrize(
