@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -142,7 +142,7 @@ def _gpu(index: int) -> Chip:
 
 
 def _properties(index: int) -> DeviceProperties:
-    found: Any = torch.cuda.get_device_properties(index)
+    found = cast(Any, torch.cuda).get_device_properties(index)  # torch leaves it untyped
     # What a launch may ask for is told by the driver that launches: torch's name for it came late.
     driver: Any = importlib.import_module("triton.runtime.driver").driver
     limits = driver.active.utils.get_device_properties(index)
