@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -58,9 +59,10 @@ TINY_WORK = Work("float32", 4, 2, 6, 4, expects=0)
 def check_service(config: ModelConfig, device: torch.device, *, is_tiny: bool) -> Iterator[EngineCheck]:
     """On a GPU with sums in fixed order, so that answers must be equal in every bit."""
     work = TINY_WORK if is_tiny else WORK
+    started = time.perf_counter()
     roomy = _load(config, device, work, blocks=160)
     if work.expects:
-        yield _decodes(roomy, work)
+        yield _decodes(roomy, work, time.perf_counter() - started)
     yield _mixed(roomy, work)
     if is_tiny:
         roomy = _load(config, device, work, blocks=160, has_graphs=False)
@@ -122,7 +124,7 @@ def _prompt(place: int, work: Work) -> tuple[int, ...]:
     return tuple((7919 * at + 31 * place) % 250 for at in range(work.prompt_tokens))
 
 
-def _decodes(runner: FusedRunner, work: Work) -> EngineCheck:
+def _decodes(runner: FusedRunner, work: Work, load_seconds: float) -> EngineCheck:
     """Over contexts of all lengths: what was recorded while the model was loaded is enough."""
     before = runner.graph_count
     for rows in range(1, work.expects + 1):
@@ -136,7 +138,7 @@ def _decodes(runner: FusedRunner, work: Work) -> EngineCheck:
     more = runner.graph_count - before
     problems = (f"{more} more were recorded",) if more else () if before else ("none was recorded",)
     promise = "every decode is replayed from a graph that was recorded while the model was loaded"
-    return EngineCheck(promise, problems, f"{before} graphs")
+    return EngineCheck(promise, problems, f"{before} graphs, loaded in {load_seconds:.1f} s")
 
 
 def _mixed(runner: FusedRunner, work: Work) -> EngineCheck:
