@@ -12,9 +12,9 @@ from headway.engine.checkpoint import Checkpoint
 from headway.engine.compute_dtype import compute_dtype
 from headway.engine.deterministic import mark_of
 from headway.engine.errors import ModelError
+from headway.engine.expected_buckets import Expected
 from headway.engine.fused_model import FusedModel
 from headway.engine.fused_runner import FusedRunner
-from headway.engine.fused_step import DECODE_TOKENS
 from headway.engine.kv_cache import INT8, KVCache, block_bytes, block_count_within
 from headway.engine.kv_number import GpuKvCacheDType, choose_kv_number
 from headway.engine.model_config import ModelConfig
@@ -22,12 +22,12 @@ from headway.engine.product_forms import GpuQuantization, head_product, layer_pr
 from headway.engine.rope import rotary_tables
 from headway.engine.scaled_linear import STORED
 from headway.engine.shard import WHOLE, Shard
-from headway.engine.step_graphs import DECODE_MEETINGS, CudaGraphs, GraphMaker
+from headway.engine.step_graphs import CudaGraphs, GraphMaker
 from headway.engine.torch_weights import load_weights, weight_bytes
 from headway.engine.warm_up import warm_up
 from headway.kernels.attention_plan import AttentionShape
-from headway.kernels.launch import Chip, chip_of
-from headway.kernels.triton_language import AVAILABLE
+from headway.kernels.launch import Chip, UnsupportedChipError, chip_of
+from headway.kernels.triton_language import AVAILABLE, INTERPRETED
 
 MASK_THREADS = 4
 """Of the host, that find out what constrained requests may choose."""
@@ -43,15 +43,29 @@ class GpuSettings:
     quantization: GpuQuantization = "none"
     has_graphs: bool = True
     max_sequences: int = 32
-    """Requests of a step that decode buckets are recorded for before anybody waits."""
+    """Requests of a step that decode buckets are recorded for before anybody waits; 0: nothing is compiled or
+    recorded then."""
     kv_cache_dtype: GpuKvCacheDType = "auto"
     is_deterministic: bool = False
     """Nobody's company changes a bit of an answer: every sum has one order (``docs/deterministic.md``)."""
 
 
 def can_fuse(device: torch.device) -> bool:
-    """Whether the GPU's kernels can run there: a GPU, and Triton to compile for it."""
-    return device.type == "cuda" and AVAILABLE
+    """Whether the GPU's kernels can run there: a GPU that they are made for, and Triton to compile for it."""
+    return obstacle(device) is None
+
+
+def obstacle(device: torch.device) -> str | None:
+    """Why the GPU's kernels cannot run there, in words."""
+    if device.type != "cuda":
+        return f"they are for GPUs of NVIDIA and AMD, and this is {device}"
+    if not AVAILABLE:
+        return "Triton is not installed"
+    try:
+        chip_of(device)
+    except UnsupportedChipError as error:
+        return str(error)
+    return None
 
 
 def load_fused_runner(
@@ -76,7 +90,12 @@ def load_fused_runner(
     gpu, place = gpu or GpuSettings(), torch.device(device)
     config = shard.config(checkpoint.config)
     number = compute_dtype(dtype, place, {})
-    chip = chip_of(place)
+    try:
+        chip = chip_of(place)
+    except UnsupportedChipError as error:
+        raise ModelError(f"{error}; take another --device") from error
+    # By it the batch is cut: ranks must cut alike, or they would record other graphs.
+    chip = replace(chip, processors=shard.agree(chip.processors))
     shard = replace(shard, in_fixed_order=gpu.is_deterministic)
     make_product = layer_product(gpu.quantization, number, chip, in_fixed_order=gpu.is_deterministic)
     kv_number = choose_kv_number(gpu.kv_cache_dtype, config, dtype=number, block_size=block_size, chip=chip)
@@ -96,13 +115,14 @@ def load_fused_runner(
             make_head=head_product(in_fixed_order=gpu.is_deterministic),
         )
         model = FusedModel(config, weights, tables, chip, is_deterministic=gpu.is_deterministic)
+    shape = attention_shape(config, block_size, number, place, has_eight_bits=kv_number is not None)
     if gpu.has_graphs and graphs is None and place.type == "cuda":
         graphs = CudaGraphs(place)
     runner = FusedRunner(
         config,
         model,
         cache,
-        attention_shape(config, block_size, number, place, has_eight_bits=kv_number is not None),
+        shape,
         chip,
         max_model_len=limit,
         clock=clock,
@@ -113,8 +133,12 @@ def load_fused_runner(
         is_deterministic=gpu.is_deterministic,
     )
     runner.hold_to_grammars(checkpoint.tokenizer, threads=MASK_THREADS)
-    rows = tuple(count for count in DECODE_TOKENS if count < 2 * gpu.max_sequences)
-    warm_up(runner, decode_rows=rows, times=DECODE_MEETINGS + 1 if gpu.has_graphs else 1)
+    warm_up(runner, decode_rows=(1,))  # the way of a plan; what comes in which shape follows
+    if gpu.max_sequences:
+        expected = Expected(shape, chip, gpu.max_sequences, limit, gpu.is_deterministic)
+        # The interpreter compiles nothing, and takes a second for each. Graphs from the largest on, so that
+        # smaller ones fit into the memory that they share.
+        runner.expect((*(() if INTERPRETED else expected.forms()), *reversed(expected.decodes())))
     if gpu.is_deterministic:
         runner.kernels += f", deterministic {mark_of(runner)}"  # all ranks at once: their sums meet
     return runner

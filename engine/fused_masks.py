@@ -46,6 +46,12 @@ class FusedMasks:
         self._logits = torch.empty(shape, dtype=torch.float32, device=self._device)
         return before > 0
 
+    def compile(self) -> None:
+        """Launch the kernel once, where it forbids one row nothing."""
+        row = torch.empty((1, self._vocab_size), dtype=torch.float32, device=self._device)
+        bits = torch.full((1, self._words), -1, dtype=torch.int32, device=self._device)
+        token_mask_launch(row, bits, torch.zeros_like(bits[:, 0])).run()
+
     def keep(self, logits: Tensor) -> None:
         """Launch: the logits [rows, vocab] of a step wait here."""
         self._logits[: len(logits)].copy_(logits)

@@ -12,7 +12,8 @@ from headway.engine.drafts import drafts_of, right_tokens, sampling_rows
 from headway.engine.fused_request import FusedRequest
 from headway.engine.fused_step import Bucket
 from headway.engine.sampler import likely
-from headway.engine.values import Chunk, Logprobs, RequestKey, Sampled
+from headway.engine.step_buffers import Wait
+from headway.engine.values import Chunk, Logprobs, RequestKey, Sampled, StepPlan
 from headway.kernels.host_arrays import float_list, float_rows, int_list, int_rows
 
 
@@ -24,6 +25,21 @@ class FusedRow:
     index: int
     guessed: tuple[int, ...] = ()
     """Guesses between the last known token and this row (see ``drafts``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedStep:
+    """A step that the device works on."""
+
+    plan: StepPlan
+    rows: tuple[FusedRow, ...]
+    has_logprobs: bool
+    piece: int
+    """Which of the pinned pieces hold its inputs and its results."""
+    arrived: Wait
+    """Returns when its results are on the host."""
+    started: float
+    launched: float
 
 
 def rows_of(request: FusedRequest, chunk: Chunk) -> list[FusedRow]:

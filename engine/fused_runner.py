@@ -18,7 +18,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -29,14 +28,14 @@ from headway.engine.fused_masks import FusedMasks
 from headway.engine.fused_model import FusedModel
 from headway.engine.fused_places import FusedPlaces
 from headway.engine.fused_request import FusedRequest, FusedRequests
-from headway.engine.fused_results import ChosenRows, FusedRow, chosen_rows, rows_of
+from headway.engine.fused_results import ChosenRows, FusedRow, LaunchedStep, chosen_rows, rows_of
 from headway.engine.fused_sampler import FusedSampler
 from headway.engine.fused_step import Bucket, PackedStep, fused_inputs, pack_fused
 from headway.engine.host_cache import HostCache
 from headway.engine.kv_cache import KVCache
 from headway.engine.model_config import ModelConfig
 from headway.engine.pooled_runner import PooledRunner
-from headway.engine.step_buffers import PIECES, Wait, mark
+from headway.engine.step_buffers import PIECES, mark
 from headway.engine.step_graphs import DECODE_MEETINGS, MIXED_MEETINGS, GraphMaker, StepGraphs
 from headway.engine.values import (
     PLACEHOLDER,
@@ -48,21 +47,6 @@ from headway.engine.values import (
 )
 from headway.kernels.attention_plan import AttentionShape
 from headway.kernels.launch import Chip
-
-
-@dataclass(frozen=True, slots=True)
-class _Launched:
-    """A step that the device works on."""
-
-    plan: StepPlan
-    rows: tuple[FusedRow, ...]
-    has_logprobs: bool
-    piece: int
-    """Which of the pinned pieces hold its inputs and its results."""
-    arrived: Wait
-    """Returns when its results are on the host."""
-    started: float
-    launched: float
 
 
 class FusedRunner(PooledRunner):
@@ -101,10 +85,10 @@ class FusedRunner(PooledRunner):
         )
         self._waiting_logits = FusedMasks(config.vocab_size, shape.device)
         self._places = FusedPlaces(shape.device, self._sampler)
-        self._graphs = StepGraphs(graphs)
+        self._graphs = StepGraphs[Bucket](graphs)
         self._results = [self._result() for _ in range(PIECES)]
         self._requests = FusedRequests(max_model_len, cache.block_size)
-        self._launched: deque[_Launched] = deque()
+        self._launched: deque[LaunchedStep] = deque()
         self._next_piece = 0
         self._chosen_rows: dict[tuple[RequestKey, int], int] = {}
         """By request and position: the row that the step launched last chooses the token in."""
@@ -148,6 +132,25 @@ class FusedRunner(PooledRunner):
         self.launch(plan)
         return self.collect()
 
+    def expect(self, buckets: Sequence[Bucket]) -> None:
+        """Compile and record before anybody waits: each runs with padding alone, which changes nothing.
+
+        Buckets that are not kept are compiled only. No step may be under way.
+        """
+        with self._computing():
+            self._waiting_logits.compile()
+            # For all of them at once: room that grew with each would void the graphs before.
+            self._make_room(max(buckets, key=lambda bucket: bucket.rows), penalised_rows=1)
+            for bucket in buckets:
+                placed, placement = self._places.place(bucket, 0)
+                placement.upload(0, placement.nothing)
+                work = self._work(placed, placement.on_device)
+                if placed.is_kept:
+                    self._graphs.expect(placed, work)
+                else:
+                    work()
+                mark(self._shape.device)()  # the pinned memory is written again
+
     def await_copies(self, step: int) -> None:
         """Return when the swaps of plans up to this step are complete, whatever was seen of them before."""
         with self._computing():
@@ -180,7 +183,7 @@ class FusedRunner(PooledRunner):
         self._next_piece = (piece + 1) % PIECES
         ended = mark(self._shape.device)
         self._launched.append(
-            _Launched(plan, tuple(rows), has_logprobs, piece, ended, started, self._clock())
+            LaunchedStep(plan, tuple(rows), has_logprobs, piece, ended, started, self._clock())
         )
 
     def _announced(self, plan: StepPlan) -> list[FusedRequest]:
@@ -207,23 +210,11 @@ class FusedRunner(PooledRunner):
         """Launch model and sampling, and fetch what they choose; whether with log-probabilities."""
         packed = self._pack(chunks, requests, token_ids)
         bucket = self._sampler.extend(packed.bucket(has_graphs=self._graphs.are_used), rows)
-        has_moved = self._sampler.make_room(bucket, rows)
-        if bucket.is_masked:
-            has_moved |= self._waiting_logits.make_room(bucket.rows)
-        if has_moved:
-            self._graphs.clear()
+        self._make_room(bucket, sum(row.request.known is not None for row in rows))
         bucket, placement = self._places.place(bucket, packed.lines)
         placement.upload(piece, {**packed.content, **self._sampler.content(bucket, rows)})
         arrays = placement.on_device
-        inputs = fused_inputs(bucket, arrays, self._shape)
-
-        def work() -> None:
-            logits = self._model.forward(inputs, self._pools, self._sampler.chosen.tokens)
-            if bucket.is_masked:
-                self._waiting_logits.keep(logits)
-            elif bucket.rows:
-                self._sampler.choose(logits, bucket, arrays)
-
+        work = self._work(bucket, arrays)
         if bucket.is_kept:
             meetings = DECODE_MEETINGS if bucket.is_decode else MIXED_MEETINGS
             self._graphs.run(bucket, work, meetings=meetings)
@@ -235,6 +226,28 @@ class FusedRunner(PooledRunner):
             self._results[piece] = self._result()
         self._results[piece].copy_from(self._sampler.chosen, bucket)
         return bucket.top_logprobs is not None
+
+    def _work(self, bucket: Bucket, arrays: Mapping[str, Tensor]) -> Callable[[], None]:
+        """What a step of the bucket launches, the same every time; a masked one's choice comes after it."""
+        inputs = fused_inputs(bucket, arrays, self._shape)
+
+        def work() -> None:
+            logits = self._model.forward(inputs, self._pools, self._sampler.chosen.tokens)
+            if bucket.is_masked:
+                self._waiting_logits.keep(logits)
+            elif bucket.rows:
+                self._sampler.choose(logits, bucket, arrays)
+
+        return work
+
+    def _make_room(self, bucket: Bucket, penalised_rows: int) -> None:
+        """Have memory for a step; graphs of what it moves are void, and no others."""
+        if self._sampler.make_room(bucket.rows, bucket.top_logprobs or 0):
+            self._graphs.forget(lambda _: True)
+        if self._sampler.make_count_room(penalised_rows):
+            self._graphs.forget(lambda kept: kept.is_penalised)
+        if bucket.is_masked and self._waiting_logits.make_room(bucket.rows):
+            self._graphs.forget(lambda kept: kept.is_masked)
 
     def _choose_masked(
         self, bucket: Bucket, arrays: Mapping[str, Tensor], rows: Sequence[FusedRow], piece: int

@@ -33,6 +33,8 @@ from headway.kernels.sampling_launches import SamplingBuffers, penalise_referenc
 FEWEST_ROWS = 64
 FEWEST_TOP = 8
 FEWEST_BIASES = 16
+FIRST_TOP = 32
+"""Most likely tokens of a row that there is room for from the start: OpenAI's 20, rounded up."""
 
 
 class FusedSampler:
@@ -54,7 +56,7 @@ class FusedSampler:
         self._is_deterministic = is_deterministic
         self._counts = TokenCounts(vocab_size, device)
         self._buffers = SamplingBuffers.make(FEWEST_ROWS, vocab_size, device)
-        self.chosen = ChosenRows.make(FEWEST_ROWS, FEWEST_TOP, device)
+        self.chosen = ChosenRows.make(FEWEST_ROWS, FIRST_TOP, device)
 
     def forget(self, request: FusedRequest) -> None:
         """The request is gone."""
@@ -71,18 +73,21 @@ class FusedSampler:
             is_masked=any(row.request.grammar is not None for row in rows),
         )
 
-    def make_room(self, bucket: Bucket, requested: Sequence[FusedRow]) -> bool:
-        """Have memory for a step of this bucket; True: graphs that were captured before are void."""
-        has_moved = self._counts.make_room(sum(row.request.known is not None for row in requested))
-        rows, top = self.chosen.room
-        wanted = max(rows, next_power_of_two(bucket.rows)), max(top, bucket.top_logprobs or 0)
-        if wanted != (rows, top):
-            before = self.chosen.tokens
-            self.chosen = ChosenRows.make(*wanted, self._device)
-            self.chosen.tokens[:rows] = before  # the next step may name them
-            self._buffers = SamplingBuffers.make(wanted[0], self._vocab_size, self._device)
-            has_moved = True
-        return has_moved
+    def make_room(self, rows: int, top: int = 0) -> bool:
+        """Have memory for so many rows and likely tokens; True: every graph captured before is void."""
+        had_rows, had_top = self.chosen.room
+        wanted = max(had_rows, next_power_of_two(rows)), max(had_top, top)
+        if wanted == (had_rows, had_top):
+            return False
+        before = self.chosen.tokens
+        self.chosen = ChosenRows.make(*wanted, self._device)
+        self.chosen.tokens[:had_rows] = before  # the next step may name them
+        self._buffers = SamplingBuffers.make(wanted[0], self._vocab_size, self._device)
+        return True
+
+    def make_count_room(self, rows: int) -> bool:
+        """Have memory for so many rows with penalties; True: graphs of penalised buckets are void."""
+        return self._counts.make_room(rows)
 
     def fields(self, bucket: Bucket) -> tuple[Field, ...]:
         """What is uploaded for the rows of a step."""

@@ -29,10 +29,14 @@ from headway.kernels.varlen_batch import (
     VarlenBatch,
     VarlenPlan,
     cut_varlen,
+    filling_items,
 )
 
 GRAPH_TOKENS = 512
 """More tokens keep a GPU busy for longer than their launches take the host."""
+
+GRAPH_ITEMS = 2048
+"""The same of attention's items, each of at least 256 keys; and what they leave to be merged takes memory."""
 
 DECODE_TOKENS = (
     1,
@@ -66,7 +70,9 @@ MIXED_ROWS = (0, 16, 64, 256, 512)
 """The same with prefill chunks, coarser where little work is done per unit."""
 
 FEWEST_ITEMS = 16
-"""Of attention. From here on powers of two: an item that does nothing takes about a microsecond."""
+"""Of attention. From here on powers of two: an item that does nothing takes about a microsecond. Decodes that
+are split have as many as fill the chip, since how they are cut changes with every block of their contexts:
+what does nothing then runs where nothing else would."""
 
 NO_ITEM = (0,) * (ITEM_FIELDS - 1) + (-1,)
 
@@ -122,6 +128,8 @@ class PackedStep:
     content: Mapping[str, NDArray[Any]]
     attention: VarlenPlan
     is_decode: bool
+    filling_items: int
+    """Of attention, that fill the chip."""
 
     @property
     def tokens(self) -> int:
@@ -142,14 +150,15 @@ class PackedStep:
         """The smallest bucket that holds the step; without graphs, or for a large step, its own shape."""
         items, is_split = len(self.attention.items), len(self.attention.merges) > 0
         tokens, rows = self.tokens, self.rows
-        is_kept = has_graphs and tokens <= GRAPH_TOKENS and rows <= GRAPH_TOKENS
+        is_kept = has_graphs and max(tokens, rows) <= GRAPH_TOKENS and items <= GRAPH_ITEMS
         if is_kept and self.is_decode:
             tokens = _at_least(tokens, DECODE_TOKENS)
             rows = tokens if rows else 0
         elif is_kept:
             tokens, rows = _at_least(tokens, MIXED_TOKENS), _at_least(rows, MIXED_ROWS)
         if is_kept:
-            items = max(FEWEST_ITEMS, next_power_of_two(items))
+            fewest = tokens + self.filling_items if is_split and self.is_decode else 0
+            items = padded_items(max(items, fewest))
         return Bucket(tokens, rows, items, is_split, self.attention.tile, self.is_decode, is_kept)
 
 
@@ -182,7 +191,13 @@ def pack_fused(
         },
         attention=attention,
         is_decode=all(len(part.chunk.token_ids) == 1 for part in packed),
+        filling_items=filling_items(shape, chip),
     )
+
+
+def padded_items(items: int) -> int:
+    """What a bucket has in their place."""
+    return max(FEWEST_ITEMS, next_power_of_two(items))
 
 
 def input_fields(bucket: Bucket, lines: int) -> tuple[tuple[Field, ...], Field]:

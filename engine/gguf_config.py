@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from headway.engine.gguf_file import GgufFile
-from headway.engine.hf_config import yarn_attention_factor
+from headway.engine.hf_config import SOFT_CAPS, yarn_attention_factor
 from headway.engine.model_config import Architecture, ModelConfig, RopeConfig, RopeScaling
 from headway.engine.model_fields import ModelFields
 
@@ -30,6 +30,9 @@ def config_from_gguf(file: GgufFile, divisors: tuple[float, ...] = ()) -> ModelC
     if name not in _ARCHITECTURES or fields.integer(f"{name}.expert_count", 0, minimum=0):
         shown = name if name not in _ARCHITECTURES else f"{name} with experts"
         raise fields.unsupported(f"the architecture {shown!r}", _SUPPORTED)
+    for cap in SOFT_CAPS:
+        if f"{name}.{cap}" in fields:
+            raise fields.unsupported(f"a soft cap of logits ({name}.{cap})", _SUPPORTED)
     if "token_embd.weight" not in file.tensors:
         raise fields.unsupported("a GGUF without token_embd.weight", "fetch the whole model")
     heads, hidden = fields.integer(f"{name}.attention.head_count"), fields.integer(f"{name}.embedding_length")

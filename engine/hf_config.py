@@ -14,6 +14,8 @@ from headway.engine.model_fields import ModelFields
 
 _ARCHITECTURES: Final = {str(architecture): architecture for architecture in Architecture}
 _SUPPORTED: Final = "use a Llama, Mistral, Qwen2 or Qwen3 (dense) model"
+SOFT_CAPS: Final = ("attn_logit_softcapping", "final_logit_softcapping")
+"""Gemma 2's, and of none of these families: left out, answers would be wrong and nobody would be told."""
 _ROPE_TYPES: Final[Mapping[str, RopeScaling]] = {
     "default": RopeScaling.NONE,
     "linear": RopeScaling.LINEAR,
@@ -65,6 +67,9 @@ def _architecture(fields: ModelFields) -> Architecture:
         raise fields.unsupported(
             f"quantization_config ({method})", "use the unquantized model, or a GGUF of the quantized one"
         )
+    for cap in SOFT_CAPS:
+        if cap in fields:
+            raise fields.unsupported(f"a soft cap of logits ({cap})", _SUPPORTED)
     return _ARCHITECTURES[name]
 
 

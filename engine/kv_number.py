@@ -34,7 +34,7 @@ def choose_kv_number(
     number = eight_bit_type(wanted, chip)
     obstacle, instead = None, "auto"
     if number is None:
-        obstacle = f"a GPU of {chip.name}'s kind has no such number (H100 and newer, and MI300X, have)"
+        obstacle = f"a GPU of {chip.name}'s kind has no such number (L4, H100 and newer, and MI300X, have)"
         instead = "int8"
     elif dtype != torch.bfloat16:
         obstacle = f"it goes with --dtype bfloat16, and this computation is in {name}"

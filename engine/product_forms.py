@@ -38,8 +38,8 @@ def layer_product(
     number = torch.int8 if kind == "int8" else fp8_type(chip)
     if number is None:
         raise ModelError(
-            f"quantization fp8-w8a8 needs a GPU that multiplies fp8 (H100 or newer, MI300X), and this one is "
-            f"of {chip.name}'s kind: take --quantization int8-w8a8, or fp8 for the weights alone"
+            "quantization fp8-w8a8 needs a GPU that multiplies fp8 (L4, H100 or newer, MI300X), and this one "
+            f"is of {chip.name}'s kind: take --quantization int8-w8a8, or fp8 for the weights alone"
         )
 
     def make(weight: Tensor, bias: Tensor | None) -> NarrowLinear:

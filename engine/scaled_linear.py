@@ -18,6 +18,7 @@ from torch import Tensor
 
 from headway.kernels.eight_bits import LARGEST, EightBits
 from headway.kernels.fixed_matmul import fixed_matmul
+from headway.kernels.launch import chip_of
 from headway.kernels.quantize_rows import quantize_rows
 from headway.kernels.scaled_matmul import scaled_matmul
 
@@ -92,7 +93,10 @@ class NarrowLinear:
         """fp8 by fp8 where their libraries take the shape; they choose the order of sums by the rows."""
         sides = (side % VENDOR_SIDE for side in self._weight.shape)
         is_taken = self._number != torch.int8 and x.dtype == torch.bfloat16 and not any(sides)
-        return is_taken and not self._in_fixed_order and len(x) > 0
+        # Scales of rows: PyTorch's libraries have them from H100 on, and not on every chip since.
+        chip = chip_of(x.device)
+        is_known = chip.backend == "hip" or (chip.is_cuda(90) and not chip.is_cuda(110))
+        return is_taken and is_known and not self._in_fixed_order and len(x) > 0
 
 
 def rounded(weight: Tensor, number: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -70,6 +70,11 @@ class Placement:
         """Of the last field: a step may fill fewer."""
         return self.fields[-1].shape[0]
 
+    @property
+    def nothing(self) -> dict[str, NDArray[Any]]:
+        """The content of a step of padding alone."""
+        return {name: array[:0] for name, array in self._on_hosts[0].items()}
+
     def upload(self, piece: int, content: Mapping[str, NDArray[Any]]) -> None:
         """Write one step's arrays, pad them, and let the device have them; waits for nothing."""
         arrays = self._on_hosts[piece]

@@ -1,29 +1,31 @@
 """Steps replayed from graphs: a shape that keeps coming is captured once, and then costs one launch.
 
-A step's shape is padded to a bucket (``StepShape``), so that few graphs serve all batches. The first times a
+A step's shape is padded to a bucket (``Bucket``), so that few graphs serve all batches. The first times a
 bucket is met its launches are made one by one, which also compiles what is not compiled yet; then they are
-recorded, which runs nothing, and from then on replayed.
+recorded, which runs nothing, and from then on replayed. Buckets that are known to come are recorded while the
+model is loaded (``expected_buckets``).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Protocol, TypeAlias
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import torch
 
 from headway.engine.errors import ModelError
 
 Replay: TypeAlias = Callable[[], None]
+BucketT = TypeVar("BucketT", bound=Hashable)
 
 DECODE_MEETINGS = 2
-"""Meetings of a decode's bucket before it is recorded: all of them happen while the model warms up."""
+"""Runs of a decode's bucket before it is recorded: libraries set up in the first what no graph may hold."""
 
 MIXED_MEETINGS = 8
 """The same with a prefill chunk: there are more of them, and recording stalls the steps for some 0.1 s."""
 
-MOST_GRAPHS = 256
+MOST_GRAPHS = 320
 """Kept; the one used longest ago goes first. Each takes a few MB beside what they share."""
 
 
@@ -59,14 +61,14 @@ class CudaGraphs:
         return graph.replay
 
 
-class StepGraphs:
+class StepGraphs(Generic[BucketT]):
     """Runs the work of steps, by their buckets. ``maker`` None: always launch by launch."""
 
     def __init__(self, maker: GraphMaker | None, *, most: int = MOST_GRAPHS) -> None:
         self._maker = maker
         self._most = most
-        self._meetings: dict[Hashable, int] = {}
-        self._replays: OrderedDict[Hashable, Replay] = OrderedDict()
+        self._meetings: dict[BucketT, int] = {}
+        self._replays: OrderedDict[BucketT, Replay] = OrderedDict()
 
     def __len__(self) -> int:
         """Graphs that are kept."""
@@ -77,7 +79,15 @@ class StepGraphs:
         """Whether anything is ever recorded."""
         return self._maker is not None
 
-    def run(self, bucket: Hashable, work: Callable[[], None], *, meetings: int) -> None:
+    def expect(self, bucket: BucketT, work: Callable[[], None]) -> None:
+        """Have the bucket's graph before a step needs it; ``work`` must change nothing that counts."""
+        for _ in range(1 if self._maker is None else DECODE_MEETINGS):
+            work()
+        self._meetings[bucket] = DECODE_MEETINGS
+        if self._maker is not None:
+            self._keep(bucket, self._maker.capture(work))
+
+    def run(self, bucket: BucketT, work: Callable[[], None], *, meetings: int) -> None:
         """Run ``work``, which must do the same for every step of its bucket, ``meetings`` times itself."""
         replay = self._replays.get(bucket)
         if replay is None:
@@ -87,13 +97,16 @@ class StepGraphs:
                 self._meetings[bucket] = met + 1  # counted only once it has run: it may raise
                 return
             replay = self._maker.capture(work)
-            self._replays[bucket] = replay
-            if len(self._replays) > self._most:
-                self._replays.popitem(last=False)
+            self._keep(bucket, replay)
         self._replays.move_to_end(bucket)
         replay()
 
-    def clear(self) -> None:
-        """Forget all: what they read or write has moved."""
-        self._replays.clear()
-        self._meetings.clear()
+    def forget(self, is_void: Callable[[BucketT], bool]) -> None:
+        """Drop graphs whose memory has moved; each is recorded again when its bucket is met next."""
+        for bucket in [bucket for bucket in self._replays if is_void(bucket)]:
+            del self._replays[bucket]
+
+    def _keep(self, bucket: BucketT, replay: Replay) -> None:
+        self._replays[bucket] = replay
+        if len(self._replays) > self._most:
+            self._replays.popitem(last=False)

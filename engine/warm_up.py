@@ -11,13 +11,12 @@ DECODE_ROWS = (1, 2, 4, 8)
 """oneDNN generates code per row count; these are what a quiet service meets first."""
 
 
-def warm_up(runner: Runner, *, decode_rows: Sequence[int] = DECODE_ROWS, times: int = 1) -> None:
-    """One prefill and decode steps, ``times`` of each, through ``execute``; no request stays behind."""
+def warm_up(runner: Runner, *, decode_rows: Sequence[int] = DECODE_ROWS) -> None:
+    """One prefill and one decode step for each count, through ``execute``; no request stays behind."""
     prompt = min(16, runner.block_size, runner.max_model_len)
     _step(runner, [(0,) * prompt])
     for rows in decode_rows:
-        for _ in range(times):
-            _step(runner, [(0,)] * rows)
+        _step(runner, [(0,)] * rows)
 
 
 def _step(runner: Runner, chunks: list[tuple[int, ...]]) -> None:

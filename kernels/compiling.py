@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from headway.kernels.cases import Case, cases
-from headway.kernels.launch import CHIPS, Chip
+from headway.kernels.launch import CHIPS, L4, Chip
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def compile_case(case: Case, chip: Chip) -> tuple[Compiled, ...]:
 def compile_named(name: str, target: str) -> tuple[Compiled, ...]:
     """``compile_case`` by names, as another process can be told."""
     case = next(case for case in cases() if case.name == name)
-    return compile_case(case, next(chip for chip in CHIPS if target_name(chip) == target))
+    return compile_case(case, next(chip for chip in (*CHIPS, L4) if target_name(chip) == target))
 
 
 class _AbsentChip:

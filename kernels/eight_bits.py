@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from headway.kernels.launch import A100, MI300X, Chip
+from headway.kernels.launch import Chip
 
 EightBits: TypeAlias = Literal["int8", "fp8"]
 
@@ -16,8 +16,9 @@ LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0, torch.float8_e4m3fnuz:
 
 def fp8_type(chip: Chip) -> torch.dtype | None:
     """The e4m3 that the chip converts and multiplies: MI300X has one of its own, A100 none (None)."""
-    special = {A100.name: None, MI300X.name: torch.float8_e4m3fnuz}
-    return special.get(chip.name, torch.float8_e4m3fn)
+    if chip.backend == "hip":
+        return torch.float8_e4m3fnuz
+    return torch.float8_e4m3fn if chip.is_cuda(89) else None
 
 
 def eight_bit_type(kind: EightBits, chip: Chip) -> torch.dtype | None:

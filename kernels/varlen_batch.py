@@ -45,11 +45,13 @@ PROGRAMS_PER_PROCESSOR = 2
 MIXED_TOKENS = 16
 """From this many new tokens of one sequence on, tiles for prefill pay for the whole batch."""
 
-DECODE_STAGE_BYTES = 32 << 10
-"""Keys and values of one pipeline stage of a program: what fits shared memory thrice."""
+DECODE_STAGE_BYTES = (16 << 10, 32 << 10)
+"""Keys and values of one pipeline stage of a program: what fits NVIDIA's shared memory thrice, where it is
+less than 128 KiB (L4, A10) and where it is more."""
 
-PREFILL_STAGE_BYTES = {"A100": 16 << 10, "H100": 32 << 10, "B200": 32 << 10, "MI300X": 16 << 10}
-"""The same for tiles with many rows: what compiles without spilling registers."""
+PREFILL_STAGE_BYTES = (16 << 10, 32 << 10)
+"""The same for tiles with many rows, by what compiles without spilling registers: larger from H100 on, which
+has more than 192 KiB."""
 
 LINE_BLOCKS = 16
 """Blocks of one line of the tables; as their stride it is a multiple of 16, which Triton compiles for."""
@@ -142,13 +144,15 @@ def attention_tile(
     """The recorded configuration: for decodes alone, for a batch with prefill chunks, or one for both."""
     group = next_power_of_two(shape.query_heads // shape.kv_heads)
     wide = shape.dtype == torch.float32
-    stage_bytes, rows, skip_masks = PREFILL_STAGE_BYTES[chip.name], 32 if wide else 64, chip.backend == "cuda"
+    stage_bytes = PREFILL_STAGE_BYTES[chip.shared_bytes > 192 << 10]
+    rows, skip_masks = 32 if wide else 64, chip.backend == "cuda"
     if deterministic:
         rows, skip_masks = 32, False
     elif longest_query < MIXED_TOKENS:
         # Few rows: as many as the matrix unit's smallest tile, or as one sequence's draft tokens need. Masks
         # cost nothing beside the loads.
-        stage_bytes, skip_masks = DECODE_STAGE_BYTES, False
+        is_small = chip.backend == "cuda" and chip.shared_bytes < 128 << 10
+        stage_bytes, skip_masks = DECODE_STAGE_BYTES[not is_small], False
         rows = max(16, min(rows, next_power_of_two(group * longest_query)))
     # Addresses of scales beside those of rows are more than AMD's scalar registers hold for four warps.
     is_crowded = shape.has_eight_bits and chip.backend == "hip" and rows > 32
@@ -200,6 +204,33 @@ def _split(tiles: _Tiles, shape: AttentionShape, chip: Chip) -> int:
     work = int((tiles.key_end - tiles.key_start).sum()) * shape.kv_heads
     share = work // (PROGRAMS_PER_PROCESSOR * chip.processors)
     return min(SPLIT_TOKENS[1], max(SPLIT_TOKENS[0], next_power_of_two(share)))
+
+
+def filling_items(shape: AttentionShape, chip: Chip) -> int:
+    """Items that decodes are cut into at most beside one for each of them, while ``_split`` may choose."""
+    # A split s > 256 is over share - 1, and 256 over share - 1 too: work · kv_heads < (s + 1) · programs.
+    programs = PROGRAMS_PER_PROCESSOR * chip.processors
+    return -(-programs * (SPLIT_TOKENS[0] + 1) // (SPLIT_TOKENS[0] * shape.kv_heads))
+
+
+def most_decode_items(
+    rows: int, longest: int, shape: AttentionShape, chip: Chip, *, deterministic: bool = False
+) -> int:
+    """No step of so many decodes, over contexts of up to ``longest`` tokens, is cut into more."""
+    window = shape.sliding_window
+    seen = longest
+    if window is not None:
+        seen = min(longest, window + attention_tile(shape, 1, chip, deterministic=deterministic).keys - 1)
+
+    def of_each(split: int) -> int:
+        # What a window leaves may begin anywhere in a split.
+        return min(-(-longest // split), 1 + -(-(seen - 1) // split))
+
+    if deterministic:
+        return rows * of_each(FIXED_SPLIT)
+    # A window may cut each once more.
+    chosen = rows * (1 if window is None else 2) + filling_items(shape, chip)
+    return min(rows * of_each(SPLIT_TOKENS[0]), max(chosen, rows * of_each(SPLIT_TOKENS[1])))
 
 
 def _items(tiles: _Tiles, split: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -33,11 +33,11 @@ def load_accelerated(
     """
     if settings.tensor_parallel == 1 and device.type == "cpu":
         return None  # and nothing of the below is loaded
+    _refuse_what_is_elsewhere(settings, device)
     from headway.engine.fused_loading import can_fuse, load_fused_runner
 
     if settings.tensor_parallel == 1 and not can_fuse(device):
         return None
-    _refuse_what_is_elsewhere(settings, device)
     gpu = _gpu_settings(settings)
     if settings.tensor_parallel > 1:
         return _load_ranked(settings, path, device, gpu, threads=threads, default_kv_bytes=default_kv_bytes)
@@ -54,6 +54,15 @@ def load_accelerated(
         gpu=gpu,
     )
     return Accelerated(runner, runner.kernels)
+
+
+def without_kernels(device: torch.device) -> str:
+    """Why a GPU goes without kernels of its own, as the rest of a sentence; empty on a CPU."""
+    if device.type == "cpu":
+        return ""
+    from headway.engine.fused_loading import obstacle
+
+    return f", whose kernels cannot run here: {obstacle(device)}"
 
 
 def _load_ranked(

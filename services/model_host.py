@@ -16,7 +16,7 @@ from headway.engine.memory_settings import MemorySettings
 from headway.engine.scripted import ByteTokenizer
 from headway.engine.swap_costs import measure_swap_costs
 from headway.engine.values import Objective
-from headway.services.accelerated import load_accelerated
+from headway.services.accelerated import load_accelerated, without_kernels
 from headway.services.answer_formats import reasoning_format, settled, tool_format
 from headway.services.device_sizes import DeviceSizes
 from headway.services.errors import UsageError
@@ -188,10 +188,16 @@ def _torch(settings: WorkerSettings, placement: Placement) -> _Loaded:
     checkpoint = open_checkpoint(source.path)
     if accelerated is not None:
         return _Loaded(accelerated.runner, checkpoint.tokenizer(), accelerated.kernels, "in memory")
+    on_gpu = without_kernels(torch.device(device))
     if (form := settings.quantization) == "fp8" or form == "int8-w8a8" or form == "fp8-w8a8":  # noqa: PLR1714  # narrows
-        raise UsageError(f"--quantization {form} is for GPUs", hint="on a CPU take int8, q4, q4-int8 or auto")
+        raise UsageError(
+            f"--quantization {form} is for GPUs{on_gpu}",
+            hint="here take auto; on a CPU int8, q4 or q4-int8 too",
+        )
     if (kv := settings.kv_cache_dtype) == "fp8":
-        raise UsageError("--kv-cache-dtype fp8 is for GPUs", hint="on a CPU take int8 or auto")
+        raise UsageError(
+            f"--kv-cache-dtype fp8 is for GPUs{on_gpu}", hint="here take auto; on a CPU int8 too"
+        )
     kv_cache_bytes = settings.kv_cache_bytes or default_kv_cache_bytes()
     runner = TorchRunner.load(
         checkpoint,
@@ -213,4 +219,5 @@ def _torch(settings: WorkerSettings, placement: Placement) -> _Loaded:
         ),
         is_deterministic=settings.is_deterministic,
     )
-    return _Loaded(runner, checkpoint.tokenizer(), runner.kernels, runner.weights, runner.pages)
+    words = f"{runner.kernels} on a GPU{on_gpu}" if on_gpu else runner.kernels
+    return _Loaded(runner, checkpoint.tokenizer(), words, runner.weights, runner.pages)

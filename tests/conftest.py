@@ -21,6 +21,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.ci_skips import pytest_make_collect_report, pytest_runtest_makereport
+
+__all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]  # pytest finds its hooks here
 
 if TYPE_CHECKING:
     from tests.server_groups import ClusterServers

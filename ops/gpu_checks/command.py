@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from gpu_checks.absent_grammars import is_installed
 from gpu_checks.ceilings import measure_ceilings
 from gpu_checks.decode_checks import check_decode, fits, release
 from gpu_checks.engine_checks import check_engine
 from gpu_checks.kernel_checks import check_kernels
 from gpu_checks.random_model import INTERPRETED, LLAMA_1B, LLAMA_8B, SMOLLM2_135M, TINY
+from gpu_checks.rank_checks import check_ranks
 from gpu_checks.report import Report
+from gpu_checks.service_checks import check_service
 from gpu_checks.swap_checks import check_swaps
 from gpu_checks.timing import Stopwatch
 
@@ -46,6 +49,8 @@ class Command:
         """Right first, then fast. What raises is told and does not end the rest."""
         self._measure("ceilings", self._ceilings)
         self._measure("engine", self._engine)
+        self._measure("service", self._service)
+        self._measure("ranks", self._ranks)
         self._measure("kernels", self._kernels)
         self._measure("swaps", self._swaps)
         self._measure("decode", self._decode)
@@ -80,6 +85,18 @@ class Command:
             return
         self.report.engine += check_engine(INTERPRETED, self._device, requests=32, longest=90)
         self.report.engine += check_engine(SMOLLM2_135M, self._device, requests=16, longest=90)
+
+    def _service(self) -> None:
+        config = INTERPRETED if self._is_tiny else SMOLLM2_135M
+        self.report.engine += check_service(config, self._device, is_tiny=self._is_tiny)
+        if not is_installed():
+            self.report.left_out.append("constrained answers: llguidance is not installed")
+
+    def _ranks(self) -> None:
+        if (count := torch.cuda.device_count()) < 2:
+            self.report.left_out.append(f"two ranks: they need two GPUs, and there are {count}")
+            return
+        self.report.engine.append(check_ranks("cuda"))
 
     def _kernels(self) -> None:
         assert self.report.ceilings is not None, "the ceilings could not be measured"

@@ -11,19 +11,17 @@ from functools import partial
 
 import torch
 from gpu_checks.engine_results import EngineCheck
+from gpu_checks.engine_runs import Answers, answers_of
 from gpu_checks.form_checks import check_eight_bits, check_fixed_order
-from gpu_checks.random_model import AnyVocabulary, RandomCheckpoint
+from gpu_checks.random_model import RandomCheckpoint
 from gpu_checks.rerun_graphs import graphs_of
 from torch import Tensor
 
-from headway.engine.engine import Engine
 from headway.engine.fused_loading import GpuSettings, load_fused_runner
 from headway.engine.fused_runner import FusedRunner
 from headway.engine.kv_cache import KVCache
-from headway.engine.limits import StepLimits
 from headway.engine.linear import Linear
 from headway.engine.model_config import ModelConfig
-from headway.engine.policy import POLICIES
 from headway.engine.rope import rotary_tables
 from headway.engine.scaled_linear import STORED, ScaledKind, rounded
 from headway.engine.torch_model import TorchModel
@@ -34,7 +32,6 @@ from headway.kernels.host_arrays import float_list
 
 BLOCK = 16
 CPU = torch.device("cpu")
-Answers = dict[str, tuple[int, ...]]
 Logits = Callable[[TorchRunner | FusedRunner], Tensor]
 
 LENGTHS = (40, 90, 37)
@@ -89,7 +86,7 @@ def _on_cpu(config: ModelConfig, dtype: str) -> TorchRunner:
 def _on_device(
     config: ModelConfig, device: torch.device, dtype: str, gpu: GpuSettings = PLAIN
 ) -> FusedRunner:
-    # One decode bucket is met before: what warming up is for is not what is checked.
+    # Nothing is compiled or recorded beforehand: ``service_checks`` does that, once.
     return load_fused_runner(
         RandomCheckpoint(config, CPU),
         kv_cache_bytes=_kv_bytes(config),
@@ -97,7 +94,7 @@ def _on_device(
         device=str(device),
         block_size=BLOCK,
         max_model_len=1024,
-        gpu=replace(gpu, max_sequences=1),
+        gpu=replace(gpu, max_sequences=0),
         graphs=graphs_of(device),
     )
 
@@ -184,12 +181,12 @@ def _same_answers(
 ) -> Iterator[EngineCheck]:
     wanted = _specs(requests, min(config.vocab_size, 256), longest)
     cpu = _on_cpu(config, "float32")
-    expected = _run(cpu, wanted)
+    expected = answers_of(cpu, wanted)
     for gpu, looks_ahead, how in (
         (PLAIN, True, "from graphs, launched ahead"),
         (LAUNCHED, False, "launch by launch"),
     ):
-        ours = _run(_on_device(config, device, "float32", gpu), wanted, looks_ahead=looks_ahead)
+        ours = answers_of(_on_device(config, device, "float32", gpu), wanted, looks_ahead=looks_ahead)
         different = [spec for spec in wanted if ours[spec.request_id] != expected[spec.request_id]]
         problems = [problem for spec in different if (problem := _problem(cpu, spec, ours, expected))]
         # A draw near the border of two tokens may fall either way, once in a while.
@@ -224,28 +221,6 @@ def _specs(requests: int, vocab: int, longest: int) -> list[RequestSpec]:
         )
         for index in range(requests)
     ]
-
-
-def _run(
-    runner: TorchRunner | FusedRunner, wanted: list[RequestSpec], *, looks_ahead: bool = False
-) -> Answers:
-    """Chunked prefills and decodes mixed in every step."""
-    engine = Engine(
-        runner,
-        AnyVocabulary(),
-        limits=StepLimits(max_step_tokens=64, max_sequences=8, min_chunk_tokens=8),
-        policy=POLICIES["fcfs"](),
-        looks_ahead=looks_ahead,
-    )
-    answers: dict[str, list[int]] = {spec.request_id: [] for spec in wanted}
-    for spec in wanted:
-        engine.add(spec)
-    while engine.has_work:
-        for output in engine.step(time.perf_counter()):
-            answers[output.key.request_id] += output.token_ids
-    engine.check_books()
-    engine.close()
-    return {name: tuple(tokens) for name, tokens in answers.items()}
 
 
 def _problem(cpu: TorchRunner, spec: RequestSpec, ours: Answers, expected: Answers) -> str:

@@ -37,6 +37,8 @@ def model(
 
 TINY = model(300, 64, 96, 2, heads=(4, 2), head_dim=16, tied=True)
 INTERPRETED = model(300, 64, 96, 1, heads=(2, 1), head_dim=16, tied=True)
+CUT = model(1000, 256, 512, 4, heads=(8, 4), head_dim=32, tied=True)
+"""That two ranks can share."""
 SMOLLM2_135M = model(49_152, 576, 1536, 30, heads=(9, 3), head_dim=64, tied=True)
 LLAMA_1B = model(128_256, 2048, 8192, 16, heads=(32, 8), head_dim=64, tied=True)
 LLAMA_8B = model(128_256, 4096, 14_336, 32, heads=(32, 8), head_dim=128, tied=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpu_checks.ceilings import Ceilings
 from gpu_checks.decode_checks import DecodeCheck
-from gpu_checks.engine_checks import EngineCheck
+from gpu_checks.engine_results import EngineCheck
 from gpu_checks.kernel_checks import KernelCheck
 from gpu_checks.swap_checks import SwapCheck
 

@@ -235,6 +235,7 @@ def test_more_rows_than_there_was_room_for_change_nothing(
 ) -> None:
     monkeypatch.setattr(fused_sampler, "FEWEST_ROWS", 1)
     monkeypatch.setattr(fused_sampler, "FEWEST_TOP", 1)
+    monkeypatch.setattr(fused_sampler, "FIRST_TOP", 1)
     expected = engine_answers(torch_runner(), looks_ahead=False)
     assert engine_answers(fused_runner(graphs=RerunGraphs()), looks_ahead=True) == expected
 

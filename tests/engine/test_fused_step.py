@@ -18,7 +18,7 @@ from headway.engine.fused_step import GRAPH_TOKENS, Bucket, input_fields, pack_f
 from headway.engine.scaled_linear import STORED, ScaledKind, ScaledLinear
 from headway.engine.shard import Shard
 from headway.engine.step_buffers import Field, StepBuffers
-from headway.engine.step_graphs import StepGraphs
+from headway.engine.step_graphs import DECODE_MEETINGS, StepGraphs
 from headway.engine.token_counts import KnownTokens, TokenCounts
 from headway.engine.values import Admitted, Chunk, RequestKey, Sampling
 from headway.kernels.fused_sampling import IN_PROMPT
@@ -122,7 +122,7 @@ class Recorder:
 
 def test_a_bucket_is_recorded_after_its_meetings_and_each_step_runs_once() -> None:
     maker, runs = Recorder(), Counter[str]()
-    graphs = StepGraphs(maker, most=2)
+    graphs = StepGraphs[str](maker, most=2)
 
     def work(name: str) -> Callable[[], None]:
         def run() -> None:
@@ -138,19 +138,29 @@ def test_a_bucket_is_recorded_after_its_meetings_and_each_step_runs_once() -> No
         graphs.run(name, work(name), meetings=2)
     assert runs == {"a": 6, "b": 3, "c": 3, "d": 3}
     assert len(graphs) == 2
-    graphs.clear()
-    graphs.run("c", work("c"), meetings=2)
-    assert (len(graphs), runs["c"]) == (0, 4)
+    before = maker.captures
+    graphs.forget(lambda name: name == "d")
+    graphs.run("d", work("d"), meetings=2)  # met often enough before: recorded again at once
+    assert (len(graphs), runs["d"], maker.captures) == (2, 4, before + 1)
+
+
+def test_an_expected_bucket_is_replayed_from_its_first_step_on() -> None:
+    maker, runs = Recorder(), list[str]()
+    graphs = StepGraphs[str](maker)
+    graphs.expect("a", lambda: runs.append("warm"))
+    assert (len(graphs), maker.captures, runs) == (1, 1, ["warm"] * DECODE_MEETINGS)
+    graphs.run("a", lambda: runs.append("step"), meetings=8)
+    assert (maker.captures, maker.replays) == (1, 1)
 
 
 def test_without_a_maker_every_step_is_launched_and_one_that_fails_is_not_counted() -> None:
-    graphs, runs = StepGraphs(None), list[int]()
+    graphs, runs = StepGraphs[str](None), list[int]()
     for _ in range(5):
         graphs.run("a", lambda: runs.append(1), meetings=1)
     assert len(runs) == 5
     assert len(graphs) == 0
     maker = Recorder()
-    graphs = StepGraphs(maker)
+    graphs = StepGraphs[str](maker)
 
     def fail() -> None:
         raise InvariantError("no")

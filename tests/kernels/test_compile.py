@@ -15,7 +15,7 @@ import pytest
 
 from headway.kernels.cases import cases
 from headway.kernels.compiling import compile_named, target_name
-from headway.kernels.launch import CHIPS, Chip
+from headway.kernels.launch import CHIPS, L4, Chip
 
 triton = pytest.importorskip("triton")
 TRITON = "3.6."
@@ -38,8 +38,20 @@ def compiler() -> Iterator[Compiler]:
         yield process
 
 
-@pytest.mark.parametrize("chip", CHIPS, ids=target_name)
-@pytest.mark.parametrize("name", [case.name for case in cases()])
+LARGEST = (
+    "paged attention, Llama 3 8B, 31 decodes and a chunk of 512",
+    "paged attention, Gemma 2 9B, 31 decodes and a chunk of 512",
+    "int8 weight-only product, Llama 3 8B gate and up, 64 rows",
+    "int8 by int8 product, Llama 3 8B gate and up, 2048 rows",
+    "fp8 by fp8 product, Llama 3 8B gate and up, 2048 rows",
+)
+"""What takes most shared memory, compiled for the least there is, too."""
+LAUNCHES = [(case.name, chip) for case in cases() for chip in CHIPS] + [(name, L4) for name in LARGEST]
+
+
+@pytest.mark.parametrize(
+    ("name", "chip"), LAUNCHES, ids=[f"{name}-{target_name(chip)}" for name, chip in LAUNCHES]
+)
 def test_launches_compile_without_spills_within_shared_memory(
     compiler: Compiler, name: str, chip: Chip
 ) -> None:

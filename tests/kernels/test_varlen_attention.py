@@ -27,8 +27,8 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 @pytest.fixture
 def short_splits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys in tiles of 16 and items of 32, so that short contexts are cut often."""
-    monkeypatch.setattr(varlen_batch, "DECODE_STAGE_BYTES", 1)
-    monkeypatch.setattr(varlen_batch, "PREFILL_STAGE_BYTES", dict.fromkeys(("H100", "MI300X"), 1))
+    monkeypatch.setattr(varlen_batch, "DECODE_STAGE_BYTES", (1, 1))
+    monkeypatch.setattr(varlen_batch, "PREFILL_STAGE_BYTES", (1, 1))
     monkeypatch.setattr(varlen_batch, "SPLIT_TOKENS", (32, 32))
     monkeypatch.setattr(varlen_batch, "FIXED_SPLIT", 32)
 

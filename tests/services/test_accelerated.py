@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from headway.engine import fused_loading
 from headway.engine.errors import ModelError
-from headway.services.accelerated import _gpu_settings, load_accelerated
+from headway.kernels.launch import Chip, UnsupportedChipError
+from headway.services.accelerated import _gpu_settings, load_accelerated, without_kernels
 from headway.services.children import worker_command
 from headway.services.errors import UsageError
 from headway.services.model_host import build_engine
@@ -79,6 +81,19 @@ def test_a_gpu_is_told_of_forms_and_of_the_promise(options: dict[str, Any]) -> N
     told = _gpu_settings(replace(WorkerSettings(), **options))
     ((name, value),) = options.items()
     assert getattr(told, name) == value
+
+
+def test_a_gpu_that_the_kernels_are_not_made_for_goes_without_them_and_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: torch.device) -> Chip:
+        raise UnsupportedChipError("Tesla T4 has compute capability 7.5")
+
+    monkeypatch.setattr(fused_loading, "chip_of", refuse)
+    monkeypatch.setattr(fused_loading, "AVAILABLE", True)
+    assert load(CUDA) is None
+    assert without_kernels(CUDA) == ", whose kernels cannot run here: Tesla T4 has compute capability 7.5"
+    assert without_kernels(CPU) == ""
 
 
 def test_the_toy_model_is_not_cut() -> None:

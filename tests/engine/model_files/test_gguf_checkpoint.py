@@ -175,6 +175,8 @@ def test_rope_scalings_of_the_metadata(draft: GgufDraft, tmp_path: Path) -> None
         ({"llama.rope.scaling.type": "longrope", "llama.rope.scaling.factor": 2.0}, "longrope"),
         ({"llama.rope.dimension_count": 16}, "partial rotary"),
         ({"llama.attention.value_length": 16}, "value length"),
+        ({"llama.attn_logit_softcapping": 50.0}, "soft cap of logits"),
+        ({"llama.final_logit_softcapping": 30.0}, "soft cap of logits"),
         ({"llama.attention.head_count_kv": 3}, "divisor"),
         ({"llama.attention.head_count_kv": [2, 2]}, "head_count_kv"),
         ({"llama.block_count": "two"}, "block_count"),
