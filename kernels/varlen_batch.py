@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headway.kernels.attention_plan import AttentionShape, PagedSequence
+from headway.kernels.attention_tiles import attention_variants
 from headway.kernels.host_arrays import to_device
-from headway.kernels.launch import Chip, Counts, next_power_of_two
+from headway.kernels.launch import DEFAULT_TILE, Chip, Counts, next_power_of_two
 from headway.kernels.split_merge import MERGE_FIELDS
 
 ITEM_FIELDS = 7
@@ -139,7 +140,10 @@ def cut_varlen(
 def attention_tile(
     shape: AttentionShape, longest_query: int, chip: Chip, *, deterministic: bool = False
 ) -> AttentionTile:
-    """The recorded configuration: for decodes alone, for a batch with prefill chunks, or one for both."""
+    """The configuration for decodes alone, for a batch with prefill chunks, or one for both.
+
+    As the shape names it, which a chip may have been asked for (``attention_tiles``).
+    """
     group = next_power_of_two(shape.query_heads // shape.kv_heads)
     wide = shape.dtype == torch.float32
     stage_bytes, rows, skip_masks = PREFILL_STAGE_BYTES[chip.name], 32 if wide else 64, chip.backend == "cuda"
@@ -153,7 +157,7 @@ def attention_tile(
     # Addresses of scales beside those of rows are more than AMD's scalar registers hold for four warps.
     is_crowded = shape.has_eight_bits and chip.backend == "hip" and rows > 32
     key_bytes = 2 * next_power_of_two(shape.head_dim) * shape.dtype.itemsize
-    return AttentionTile(
+    tile = AttentionTile(
         rows=max(rows, group),
         keys=max(16, min(64 if chip.backend == "cuda" else 32, stage_bytes // key_bytes)),
         num_warps=8 if (shape.head_dim > 128 and skip_masks) or is_crowded else 4,
@@ -163,6 +167,12 @@ def attention_tile(
         # Three products of rounded halves on the matrix unit: float32's accuracy without its plain cores.
         precision="tf32x3" if wide and chip.backend == "cuda" else "ieee",
     )
+    name = shape.decode_tile if longest_query == 1 else shape.prefill_tile
+    # Drafts have tiles that nobody measures; and in which order ``deterministic`` adds may not depend on a
+    # measurement, which comes out otherwise on the next machine.
+    if deterministic or name == DEFAULT_TILE or 1 < longest_query < MIXED_TOKENS:
+        return tile
+    return attention_variants(tile, shape, chip, is_decode=longest_query == 1)[name]
 
 
 @dataclass(frozen=True, slots=True)

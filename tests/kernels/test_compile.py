@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import pytest
 
-from headway.kernels.cases import cases
+from headway.kernels.cases import cases, tile_cases
 from headway.kernels.compiling import compile_named, target_name
 from headway.kernels.launch import CHIPS, Chip
 
@@ -27,6 +27,12 @@ if not triton.__version__.startswith(TRITON):
     pytest.skip(reason, allow_module_level=True)
 
 Compiler: TypeAlias = ProcessPoolExecutor
+
+TILES = [
+    pytest.param(case.name, chip, id=f"{target_name(chip)}-{case.name}")
+    for chip in CHIPS
+    for case in tile_cases(chip)
+]
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +49,15 @@ def compiler() -> Iterator[Compiler]:
 def test_launches_compile_without_spills_within_shared_memory(
     compiler: Compiler, name: str, chip: Chip
 ) -> None:
+    check(compiler, name, chip)
+
+
+@pytest.mark.parametrize(("name", "chip"), TILES)
+def test_every_tile_that_may_be_measured_compiles_as_well(compiler: Compiler, name: str, chip: Chip) -> None:
+    check(compiler, name, chip)
+
+
+def check(compiler: Compiler, name: str, chip: Chip) -> None:
     compiled = compiler.submit(compile_named, name, target_name(chip)).result()
     assert compiled, "the case launches no Triton kernel"
     for kernel in compiled:
@@ -51,5 +66,8 @@ def test_launches_compile_without_spills_within_shared_memory(
 
 
 def test_case_names_are_unique() -> None:
-    names = [case.name for case in (*cases(), *cases(tiny=True))]
-    assert len(names) == len(set(names))
+    for chip in CHIPS:
+        names = [
+            case.name for tiny in (False, True) for case in (*cases(tiny=tiny), *tile_cases(chip, tiny=tiny))
+        ]
+        assert len(names) == len(set(names))

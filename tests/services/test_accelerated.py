@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from structlog.testing import capture_logs
 
 from headway.engine.errors import ModelError
-from headway.services.accelerated import _gpu_settings, load_accelerated
+from headway.engine.model_tiles import ChosenTiles
+from headway.services.accelerated import _gpu_settings, _tell_tiles, load_accelerated
 from headway.services.children import worker_command
 from headway.services.errors import UsageError
 from headway.services.model_host import build_engine
@@ -30,7 +34,10 @@ def test_up_gives_every_worker_the_options() -> None:
     command = worker_command(settings, "w", 0)
     assert command[command.index("--tensor-parallel") + 1] == "4"
     assert "--no-cuda-graphs" in command
-    assert "--cuda-graphs" in worker_command(UpSettings(Path("state")), "w", 0)
+    assert "--tune-kernels" in command
+    command = worker_command(UpSettings(Path("state"), tunes_kernels=False), "w", 0)
+    assert "--cuda-graphs" in command
+    assert "--no-tune-kernels" in command
 
 
 def test_one_cpu_is_not_accelerated() -> None:
@@ -79,6 +86,23 @@ def test_a_gpu_is_told_of_forms_and_of_the_promise(options: dict[str, Any]) -> N
     told = _gpu_settings(replace(WorkerSettings(), **options))
     ((name, value),) = options.items()
     assert getattr(told, name) == value
+
+
+@pytest.mark.parametrize("tunes", [True, False])
+def test_a_gpu_and_its_ranks_are_told_whether_to_measure_tiles_and_where_they_are_kept(tunes: bool) -> None:
+    settings = replace(WorkerSettings(), tunes_kernels=tunes, cache_dir=Path("cache"))
+    told = json.loads(json.dumps(asdict(_gpu_settings(settings))))  # as a rank gets it
+    assert (told["tunes_tiles"], told["tile_folder"]) == (tunes, "cache")
+
+
+def test_the_log_says_which_tiles_were_chosen() -> None:
+    tiles = ChosenTiles({"a": "wide"}, "1 of 1 measured", ("a: wide, 0.80 of the default's time",))
+    with capture_logs() as lines:
+        _tell_tiles(SimpleNamespace(tiles=tiles))  # type: ignore[arg-type]  # all that is read of a runner
+        _tell_tiles(SimpleNamespace(tiles=ChosenTiles()))  # type: ignore[arg-type]  # nothing was asked
+        _tell_tiles(SimpleNamespace())  # type: ignore[arg-type]  # torch's
+    ((event, told, notes),) = [(line["event"], line["tiles"], line["notes"]) for line in lines]
+    assert (event, told, notes) == ("tiles_chosen", tiles.origin, tiles.notes)
 
 
 def test_the_toy_model_is_not_cut() -> None:

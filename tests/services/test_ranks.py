@@ -259,6 +259,9 @@ class ThreadGroup:
     def least(self, count: int) -> int:
         return count
 
+    def told(self, message: bytes) -> bytes:
+        return bytes(self._all(torch.tensor(list(message), dtype=torch.uint8))[0].tolist())
+
 
 @pytest.mark.parametrize("head", ["shared", "whole"])
 def test_the_gpus_kernels_over_two_ranks_compute_the_whole_models_logits(head: str) -> None:

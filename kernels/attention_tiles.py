@@ -1,0 +1,56 @@
+"""A few tiles for attention's kernel, of which a chip says which is the fastest (``tile_trials``).
+
+    decodes           short     half the keys at a time: less shared memory, more programs on a processor
+                      pair      two warps: programs of few rows leave two of four idle
+                      deep      one more stage of the pipeline: more loads under way
+    prefill chunks    short     as above: fewer registers for scores
+                      shallow   one stage less
+                      tall      twice the rows, by eight warps: keys are read half as often
+
+Each differs from today's in one thing, holds its pipeline in the chip's shared memory, and is compiled for
+every chip without spilling (``tests/kernels/test_compile.py``). float32 has today's alone: it is there to be
+compared with. How keys are split over programs is not measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from headway.kernels.attention_plan import AttentionShape
+from headway.kernels.launch import DEFAULT_TILE, Chip, next_power_of_two
+
+if TYPE_CHECKING:  # which looks names up here
+    from headway.kernels.varlen_batch import AttentionTile
+
+FEWEST_KEYS = 16
+"""The matrix unit's least side."""
+
+
+def attention_variants(
+    tile: AttentionTile, shape: AttentionShape, chip: Chip, *, is_decode: bool
+) -> dict[str, AttentionTile]:
+    """By name, ``tile`` first, which is today's for decodes alone or for a batch with prefill chunks."""
+    if shape.dtype == torch.float32:
+        return {DEFAULT_TILE: tile}
+    is_cuda = chip.backend == "cuda"
+    others = {"short": replace(tile, keys=tile.keys // 2)}
+    if is_decode:
+        others["pair"] = replace(tile, num_warps=2)
+        if is_cuda:
+            others["deep"] = replace(tile, num_stages=tile.num_stages + 1)
+    elif is_cuda:  # AMD's has one stage, and its registers are full
+        others["shallow"] = replace(tile, num_stages=tile.num_stages - 1)
+        if shape.head_dim <= 128:  # wider sums of twice the rows are more than the registers hold
+            others["tall"] = replace(tile, rows=2 * tile.rows, num_warps=8)
+    return {DEFAULT_TILE: tile} | {name: other for name, other in others.items() if _fits(other, shape, chip)}
+
+
+def _fits(tile: AttentionTile, shape: AttentionShape, chip: Chip) -> bool:
+    """Has the matrix unit keys enough, and the chip room for stages, queries and weights?"""
+    width = next_power_of_two(shape.head_dim) * shape.dtype.itemsize
+    stages = tile.num_stages * 2 * tile.keys * width
+    rows = tile.rows * (width + tile.keys * shape.dtype.itemsize)
+    return tile.keys >= FEWEST_KEYS and stages + rows <= chip.shared_bytes
