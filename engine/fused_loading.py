@@ -111,12 +111,13 @@ def load_fused_runner(
         model = FusedModel(config, weights, tables, chip, is_deterministic=gpu.is_deterministic)
     if gpu.has_graphs and graphs is None and place.type == "cuda":
         graphs = CudaGraphs(place)
-    attention = attention_shape(config, block_size, number, place, has_eight_bits=kv_number is not None)
+    plain = attention_shape(config, block_size, number, place, has_eight_bits=kv_number is not None)
+    shape = model_tiles.attention(plain, tiles)
     runner = FusedRunner(
         config,
         model,
         cache,
-        model_tiles.attention(attention, tiles),
+        shape,
         chip,
         max_model_len=limit,
         clock=clock,

@@ -1,4 +1,4 @@
-"""Tiles of a model: measured at the first start, read at the next, one rank's for all, none in fixed order."""
+"""Tiles of a model: measured at first, read at the next start, one rank's for all, none in fixed order."""
 
 from __future__ import annotations
 
