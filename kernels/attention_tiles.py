@@ -43,7 +43,8 @@ def attention_variants(
             others["deep"] = replace(tile, num_stages=tile.num_stages + 1)
     elif is_cuda:  # AMD's has one stage, and its registers are full
         others["shallow"] = replace(tile, num_stages=tile.num_stages - 1)
-        if shape.head_dim <= 128:  # wider sums of twice the rows are more than the registers hold
+        # Wider sums of twice the rows, or scales beside them, are more than the registers hold.
+        if shape.head_dim <= 128 and not shape.has_eight_bits:
             others["tall"] = replace(tile, rows=2 * tile.rows, num_warps=8)
     return {DEFAULT_TILE: tile} | {name: other for name, other in others.items() if _fits(other, shape, chip)}
 

@@ -93,7 +93,7 @@ def test_a_damaged_record_costs_a_measurement(content: str, tmp_path: Path) -> N
     chip = Chip("wide")
     chosen = choose(tiles_of(), chip, record)
     assert chip.trials
-    assert ("damaged" in chosen.origin) is (content != '{"choices": {}}')
+    assert ("is damaged" in chosen.origin) is (content != '{"choices": {}}')
     assert choose(tiles_of(), Chip(), record).names == chosen.names
 
 

@@ -28,8 +28,19 @@ if not triton.__version__.startswith(TRITON):
 
 Compiler: TypeAlias = ProcessPoolExecutor
 
+SAMPLE = (
+    "int8 weight-only product, Llama 3 8B gate and up, 64 rows, tile wide",
+    "fp8 weight-only product, Llama 3 8B gate and up, 2048 rows, tile tall",
+    "paged attention, Llama 3 8B, 31 decodes and a chunk of 512, tile short",
+)
+"""Of the tiles: all of them take the compiler some three minutes, and change seldom."""
 TILES = [
-    pytest.param(case.name, chip, id=f"{target_name(chip)}-{case.name}")
+    pytest.param(
+        case.name,
+        chip,
+        id=f"{target_name(chip)}-{case.name}",
+        marks=() if case.name in SAMPLE else pytest.mark.soak,
+    )
     for chip in CHIPS
     for case in tile_cases(chip)
 ]

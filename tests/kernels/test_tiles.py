@@ -71,7 +71,8 @@ def test_every_trial_has_few_tiles_with_today_s_first_and_a_name_of_its_own(chip
     assert len({trial.name for trial in found}) == len(found)
     for trial in found:
         assert next(iter(trial.tiles)) == DEFAULT_TILE
-        assert 2 <= len(trial.tiles) <= 4, trial.name
+        assert 1 <= len(trial.tiles) <= 4, trial.name
+    assert sum(not trial.is_open for trial in found) <= 2, "AMD has nothing to choose from for wide heads"
 
 
 def test_nothing_is_measured_where_there_is_nothing_to_choose_from() -> None:
