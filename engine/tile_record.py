@@ -49,16 +49,15 @@ class TileRecord:
     def read(self) -> dict[str, Choice]:
         """By trial; empty: nothing is there. ValueError or OSError: it cannot be read, in words."""
         try:
-            content = json.loads(self.path.read_bytes())
+            content: object = json.loads(self.path.read_bytes())
         except FileNotFoundError:
             return {}
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{self.path} is damaged: {error}") from error
-        choices = content.get("choices") if isinstance(content, dict) else None
-        if not isinstance(choices, dict):
-            raise ValueError(f"{self.path} is damaged: it holds no choices")  # noqa: TRY004  # of a file, not an argument
-        named = cast(dict[str, object], choices)
-        return {trial: choice for trial, entry in named.items() if (choice := _choice(entry)) is not None}
+        choices = _fields((_fields(content) or {}).get("choices"))
+        if choices is None:
+            raise ValueError(f"{self.path} is damaged: it holds no choices")
+        return {trial: choice for trial, entry in choices.items() if (choice := _choice(entry)) is not None}
 
     def add(self, choices: Mapping[str, Choice]) -> None:
         """Keep these beside what is there. OSError: nothing can be written."""
@@ -82,13 +81,14 @@ def _entry(choice: Choice) -> dict[str, object]:
 
 def _choice(entry: object) -> Choice | None:
     """None: whoever wrote it, it was not ``_entry``."""
-    if not isinstance(entry, dict):
+    fields = _fields(entry) or {}
+    tile, times = fields.get("tile"), _fields(fields.get("microseconds"))
+    if not isinstance(tile, str) or times is None:
         return None
-    fields = cast(dict[str, object], entry)
-    tile, times = fields.get("tile"), fields.get("microseconds")
-    if not isinstance(tile, str) or not isinstance(times, dict):
-        return None
-    medians = cast(dict[str, object], times)
-    if not all(isinstance(time, int | float) for time in medians.values()):
-        return None
-    return Choice(tile, {name: float(cast(float, time)) / 1e6 for name, time in medians.items()})
+    seconds = {name: time / 1e6 for name, time in times.items() if isinstance(time, int | float)}
+    return Choice(tile, seconds) if len(seconds) == len(times) else None
+
+
+def _fields(content: object) -> dict[str, object] | None:
+    """Of a JSON object; None: it is none."""
+    return cast(dict[str, object], content) if isinstance(content, dict) else None

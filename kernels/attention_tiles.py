@@ -14,19 +14,32 @@ compared with. How keys are split over programs is not measured.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 import torch
 
 from headway.kernels.attention_plan import AttentionShape
 from headway.kernels.launch import DEFAULT_TILE, Chip, next_power_of_two
 
-if TYPE_CHECKING:  # which looks names up here
-    from headway.kernels.varlen_batch import AttentionTile
+Precision: TypeAlias = Literal["ieee", "tf32x3"]
 
 FEWEST_KEYS = 16
 """The matrix unit's least side."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTile:
+    """Launch configuration of the attention kernel."""
+
+    rows: int
+    keys: int
+    num_warps: int
+    num_stages: int
+    skip_masks: bool
+    """Run keys that every row sees without masking them."""
+    precision: Precision
+    """How float32 is multiplied; other types have one way."""
 
 
 def attention_variants(
@@ -36,13 +49,15 @@ def attention_variants(
     if shape.dtype == torch.float32:
         return {DEFAULT_TILE: tile}
     is_cuda = chip.backend == "cuda"
+    is_blackwell = is_cuda and int(chip.architecture) >= 100
     others = {"short": replace(tile, keys=tile.keys // 2)}
     if is_decode:
         others["pair"] = replace(tile, num_warps=2)
         if is_cuda:
             others["deep"] = replace(tile, num_stages=tile.num_stages + 1)
     elif is_cuda:  # AMD's has one stage, and its registers are full
-        others["shallow"] = replace(tile, num_stages=tile.num_stages - 1)
+        if not is_blackwell:  # there it spills
+            others["shallow"] = replace(tile, num_stages=tile.num_stages - 1)
         # Wider sums of twice the rows, or scales beside them, are more than the registers hold.
         if shape.head_dim <= 128 and not shape.has_eight_bits:
             others["tall"] = replace(tile, rows=2 * tile.rows, num_warps=8)

@@ -1,8 +1,8 @@
 """A few tiles for ``scaled_matmul``, of which a chip says which is the fastest (``tile_trials``).
 
-    up to 64 rows   wide     twice the outputs, by eight warps: activations are read half as often
-                    narrow   half of them, by two warps: more programs, each with less to wait for
+    up to 64 rows   narrow   half the outputs, by two warps: more programs, each with less to wait for
                     short    half of K at a time: less shared memory, more programs on a processor
+                    wide     twice the outputs, by eight warps: activations are read half as often
     up to 128       half     half the outputs: more programs where the weight has few
                     square   the tile for more rows: weights are read once
     more            tall     half the rows, by four warps: two programs where one was
@@ -35,10 +35,11 @@ def matmul_tiles(rows: int, x_bytes: int, chip: Chip) -> dict[str, MatmulTile]:
     is_cuda = chip.backend == "cuda"
     if rows <= SPLIT_ROWS:
         others = {
-            "wide": replace(tile, columns=2 * tile.columns, num_warps=2 * tile.num_warps),
             "narrow": replace(tile, columns=tile.columns // 2, num_warps=tile.num_warps // 2),
             "short": replace(tile, depth=tile.depth // 2),
         }
+        if not (is_cuda and int(chip.architecture) >= 100 and rows > 32):  # there Blackwell spills
+            others["wide"] = replace(tile, columns=2 * tile.columns, num_warps=2 * tile.num_warps)
     elif rows <= 128:
         others = {"half": replace(tile, columns=tile.columns // 2), "square": matmul_tile(512, x_bytes, chip)}
     else:

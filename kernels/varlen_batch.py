@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -25,14 +24,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headway.kernels.attention_plan import AttentionShape, PagedSequence
-from headway.kernels.attention_tiles import attention_variants
+from headway.kernels.attention_tiles import AttentionTile, attention_variants
 from headway.kernels.host_arrays import to_device
 from headway.kernels.launch import DEFAULT_TILE, Chip, Counts, next_power_of_two
 from headway.kernels.split_merge import MERGE_FIELDS
 
 ITEM_FIELDS = 7
-
-Precision: TypeAlias = Literal["ieee", "tf32x3"]
 
 SPLIT_TOKENS = (256, 8192)
 """Fewest and most keys of an item. Fewer, and merging costs more than it spreads."""
@@ -57,20 +54,6 @@ LINE_BLOCKS = 16
 
 ALIGNED = 4
 """int32 values in 16 bytes: parts of the upload start at multiples, or Triton would compile each twice."""
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionTile:
-    """Launch configuration of the attention kernel."""
-
-    rows: int
-    keys: int
-    num_warps: int
-    num_stages: int
-    skip_masks: bool
-    """Run keys that every row sees without masking them."""
-    precision: Precision
-    """How float32 is multiplied; other types have one way."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,7 @@ if not triton.__version__.startswith(TRITON):
 Compiler: TypeAlias = ProcessPoolExecutor
 
 SAMPLE = (
-    "int8 weight-only product, Llama 3 8B gate and up, 64 rows, tile wide",
-    "fp8 weight-only product, Llama 3 8B gate and up, 2048 rows, tile tall",
+    "int8 weight-only product, Llama 3 8B gate and up, 64 rows, tile short",
     "paged attention, Llama 3 8B, 31 decodes and a chunk of 512, tile short",
 )
 """Of the tiles: all of them take the compiler some three minutes, and change seldom."""
