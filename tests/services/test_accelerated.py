@@ -98,9 +98,9 @@ def test_a_gpu_and_its_ranks_are_told_whether_to_measure_tiles_and_where_they_ar
 def test_the_log_says_which_tiles_were_chosen() -> None:
     tiles = ChosenTiles({"a": "wide"}, "1 of 1 measured", ("a: wide, 0.80 of the default's time",))
     with capture_logs() as lines:
-        _tell_tiles(SimpleNamespace(tiles=tiles))  # type: ignore[arg-type]  # all that is read of a runner
-        _tell_tiles(SimpleNamespace(tiles=ChosenTiles()))  # type: ignore[arg-type]  # nothing was asked
-        _tell_tiles(SimpleNamespace())  # type: ignore[arg-type]  # torch's
+        _tell_tiles(SimpleNamespace(tiles=tiles))
+        _tell_tiles(SimpleNamespace(tiles=ChosenTiles()))  # nothing was asked
+        _tell_tiles(SimpleNamespace())  # torch's
     ((event, told, notes),) = [(line["event"], line["tiles"], line["notes"]) for line in lines]
     assert (event, told, notes) == ("tiles_chosen", tiles.origin, tiles.notes)
 
