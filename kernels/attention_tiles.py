@@ -52,7 +52,8 @@ def attention_variants(
     is_blackwell = is_cuda and int(chip.architecture) >= 100
     others = {"short": replace(tile, keys=tile.keys // 2)}
     if is_decode:
-        others["pair"] = replace(tile, num_warps=2)
+        if shape.head_dim <= 128:  # two warps' registers hold no wider sums on L4
+            others["pair"] = replace(tile, num_warps=2)
         if is_cuda:
             others["deep"] = replace(tile, num_stages=tile.num_stages + 1)
     elif is_cuda:  # AMD's has one stage, and its registers are full
