@@ -26,8 +26,9 @@ from headway.engine.fused_step import (
 )
 from headway.kernels import varlen_batch
 from headway.kernels.attention_plan import AttentionShape
+from headway.kernels.attention_tiles import AttentionTile
 from headway.kernels.launch import Chip
-from headway.kernels.varlen_batch import AttentionTile, attention_tile, filling_items, most_decode_items
+from headway.kernels.varlen_batch import attention_tile, filling_items, most_decode_items
 
 CHUNK_TOKENS = (MIXED_TOKENS[0], 64, 128, GRAPH_TOKENS, GRAPH_TOKENS + 1, GRAPH_TOKENS + 16)
 """Of steps with prefill chunks: products have other tiles up to 64 and up to 128 rows, and kernels are

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -18,11 +19,13 @@ from headway.engine.fused_runner import FusedRunner
 from headway.engine.kv_cache import INT8, KVCache, block_bytes, block_count_within
 from headway.engine.kv_number import GpuKvCacheDType, choose_kv_number
 from headway.engine.model_config import ModelConfig
+from headway.engine.model_tiles import ChosenTiles, ModelTiles, record_in
 from headway.engine.product_forms import GpuQuantization, head_product, layer_product
 from headway.engine.rope import rotary_tables
 from headway.engine.scaled_linear import STORED
 from headway.engine.shard import WHOLE, Shard
 from headway.engine.step_graphs import CudaGraphs, GraphMaker
+from headway.engine.tile_stopwatch import TileStopwatch
 from headway.engine.torch_weights import load_weights, weight_bytes
 from headway.engine.warm_up import warm_up
 from headway.kernels.attention_plan import AttentionShape
@@ -48,6 +51,10 @@ class GpuSettings:
     kv_cache_dtype: GpuKvCacheDType = "auto"
     is_deterministic: bool = False
     """Nobody's company changes a bit of an answer: every sum has one order (``docs/deterministic.md``)."""
+    tunes_tiles: bool = False
+    """Measure which of a few tiles each kernel is fastest with, and remember it."""
+    tile_folder: str | None = None
+    """Where it is remembered; None: nowhere. Only rank 0 looks there."""
 
 
 def can_fuse(device: torch.device) -> bool:
@@ -80,12 +87,14 @@ def load_fused_runner(
     gpu: GpuSettings | None = None,
     shard: Shard = WHOLE,
     graphs: GraphMaker | None = None,
+    tiles: ChosenTiles | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> FusedRunner:
     """Load, lay out and warm up a model, or one shard of it.
 
     ``kv_cache_bytes`` None: most of what the weights leave on the device. ``host_cache_bytes``: pinned host
-    memory for swapped requests. ``graphs``: instead of CUDA's. Raises ModelError, saying what to change.
+    memory for swapped requests. ``graphs``: instead of CUDA's. ``tiles``: instead of what is measured. Raises
+    ModelError, saying what to change.
     """
     gpu, place = gpu or GpuSettings(), torch.device(device)
     config = shard.config(checkpoint.config)
@@ -97,12 +106,16 @@ def load_fused_runner(
     # By it the batch is cut: ranks must cut alike, or they would record other graphs.
     chip = replace(chip, processors=shard.agree(chip.processors))
     shard = replace(shard, in_fixed_order=gpu.is_deterministic)
-    make_product = layer_product(gpu.quantization, number, chip, in_fixed_order=gpu.is_deterministic)
+    product = partial(layer_product, gpu.quantization, number, chip, in_fixed_order=gpu.is_deterministic)
+    product()  # what cannot be had is refused before anything is measured
     kv_number = choose_kv_number(gpu.kv_cache_dtype, config, dtype=number, block_size=block_size, chip=chip)
     kv = number if kv_number is None else INT8
     room = _kv_cache_bytes(kv_cache_bytes, _weight_bytes(config, number, gpu.quantization), place)
     blocks = shard.agree(block_count_within(config, kv_cache_bytes=room, block_size=block_size, dtype=kv))
     limit = min(config.max_position, max_model_len or config.max_position, blocks * block_size)
+    model_tiles = _model_tiles(config, gpu, number, block_size, chip)
+    if tiles is None:
+        tiles = _choose_tiles(model_tiles, gpu, place, shard, clock)
     with torch.inference_mode():
         cache = KVCache(config, block_count=blocks, block_size=block_size, dtype=kv, device=place)
         tables = rotary_tables(config.rope, config.head_dim, limit, number, place)
@@ -111,13 +124,14 @@ def load_fused_runner(
             number,
             place,
             shard=shard,
-            make_product=make_product,
+            make_product=product(tiles=model_tiles.products(tiles)),
             make_head=head_product(in_fixed_order=gpu.is_deterministic),
         )
         model = FusedModel(config, weights, tables, chip, is_deterministic=gpu.is_deterministic)
-    shape = attention_shape(config, block_size, number, place, has_eight_bits=kv_number is not None)
     if gpu.has_graphs and graphs is None and place.type == "cuda":
         graphs = CudaGraphs(place)
+    plain = attention_shape(config, block_size, number, place, has_eight_bits=kv_number is not None)
+    shape = model_tiles.attention(plain, tiles)
     runner = FusedRunner(
         config,
         model,
@@ -132,6 +146,7 @@ def load_fused_runner(
         kv_number=kv_number,
         is_deterministic=gpu.is_deterministic,
     )
+    runner.tiles = tiles
     runner.hold_to_grammars(checkpoint.tokenizer, threads=MASK_THREADS)
     warm_up(runner, decode_rows=(1,))  # the way of a plan; what comes in which shape follows
     if gpu.max_sequences:
@@ -142,6 +157,31 @@ def load_fused_runner(
     if gpu.is_deterministic:
         runner.kernels += f", deterministic {mark_of(runner)}"  # all ranks at once: their sums meet
     return runner
+
+
+def _model_tiles(
+    config: ModelConfig, gpu: GpuSettings, dtype: torch.dtype, block_size: int, chip: Chip
+) -> ModelTiles:
+    cache = gpu.kv_cache_dtype
+    quantized = None if cache == "auto" or cache == "bf16" else cache  # noqa: PLR1714  # narrows
+    return ModelTiles(config, gpu.quantization, quantized, dtype, block_size, gpu.max_sequences, chip)
+
+
+def _choose_tiles(
+    model_tiles: ModelTiles,
+    gpu: GpuSettings,
+    device: torch.device,
+    shard: Shard,
+    clock: Callable[[], float],
+) -> ChosenTiles:
+    """Before anything is loaded: there is memory for it, and graphs are recorded with what comes out."""
+    # In which order sums are made may not depend on a measurement, which comes out otherwise elsewhere.
+    if not gpu.tunes_tiles or gpu.is_deterministic or device.type != "cuda":
+        return ChosenTiles()
+    stopwatch = TileStopwatch(device, model_tiles.chip)
+    chosen = model_tiles.choose(stopwatch, clock, record_in(gpu.tile_folder, device), shard)
+    stopwatch.close()
+    return chosen
 
 
 def attention_shape(

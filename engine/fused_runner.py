@@ -34,6 +34,7 @@ from headway.engine.fused_step import Bucket, PackedStep, fused_inputs, pack_fus
 from headway.engine.host_cache import HostCache
 from headway.engine.kv_cache import KVCache
 from headway.engine.model_config import ModelConfig
+from headway.engine.model_tiles import ChosenTiles
 from headway.engine.pooled_runner import PooledRunner
 from headway.engine.step_buffers import PIECES, mark
 from headway.engine.step_graphs import DECODE_MEETINGS, MIXED_MEETINGS, GraphMaker, StepGraphs
@@ -71,6 +72,8 @@ class FusedRunner(PooledRunner):
         """``kv_number``: what a cache of eight bits holds. ``is_deterministic``: as the model is."""
         self.kernels = kernels
         """What computes, in words: for the log."""
+        self.tiles = ChosenTiles()
+        """Which of its kernels' tiles were measured: for the log."""
         bus = CudaBus(shape.device) if shape.device.type == "cuda" and host_slots else None
         host = HostCache(cache, host_slots, clock, bus)
         super().__init__(config, cache, host, dtype=shape.dtype, max_model_len=max_model_len)

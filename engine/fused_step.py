@@ -20,12 +20,12 @@ from headway.engine.step_buffers import Field
 from headway.engine.step_inputs import logit_rows, place
 from headway.engine.values import Chunk
 from headway.kernels.attention_plan import AttentionShape
+from headway.kernels.attention_tiles import AttentionTile
 from headway.kernels.launch import Chip, next_power_of_two
 from headway.kernels.split_merge import MERGE_FIELDS
 from headway.kernels.varlen_batch import (
     ITEM_FIELDS,
     LINE_BLOCKS,
-    AttentionTile,
     VarlenBatch,
     VarlenPlan,
     cut_varlen,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, TypeAlias, cast
 
 import torch
@@ -9,14 +10,20 @@ from torch import Tensor
 
 from headway.engine.errors import ModelError
 from headway.engine.linear import Linear
-from headway.engine.scaled_linear import FixedLinear, NarrowLinear, ScaledLinear
+from headway.engine.scaled_linear import DEFAULT_TILES, FixedLinear, NarrowLinear, ScaledLinear
 from headway.engine.torch_weights import MakeProduct
 from headway.kernels.eight_bits import EightBits, fp8_type
 from headway.kernels.launch import Chip
+from headway.kernels.scaled_matmul import MatmulTile
 
 GpuQuantization: TypeAlias = Literal["none", "int8", "fp8", "int8-w8a8", "fp8-w8a8"]
 """Of the layers' weights, one scale per output; ``w8a8``: of activations too, one scale per token. The head
 keeps its dtype."""
+
+
+ProductTiles: TypeAlias = Mapping[tuple[int, int], Mapping[int, MatmulTile]]
+"""By [outputs, inputs] of a weight and ``row_class``: tiles that are faster than the default."""
+NO_TILES: ProductTiles = {}
 
 
 def head_product(*, in_fixed_order: bool) -> MakeProduct:
@@ -25,16 +32,26 @@ def head_product(*, in_fixed_order: bool) -> MakeProduct:
 
 
 def layer_product(
-    quantization: GpuQuantization, dtype: torch.dtype, chip: Chip, *, in_fixed_order: bool
+    quantization: GpuQuantization,
+    dtype: torch.dtype,
+    chip: Chip,
+    *,
+    in_fixed_order: bool,
+    tiles: ProductTiles = NO_TILES,
 ) -> MakeProduct:
-    """The layers' products. ModelError: another chip or dtype is needed."""
+    """The layers' products. ModelError: another chip or dtype is needed.
+
+    ``tiles`` are for sums of any order: a fixed one has its own tile.
+    """
     if quantization == "none":
         return head_product(in_fixed_order=in_fixed_order)
     if dtype == torch.float32:
         raise ModelError(f"quantization {quantization} multiplies with bfloat16: leave out --dtype float32")
     kind = cast(EightBits, quantization.removesuffix("-w8a8"))
     if kind == quantization:
-        return lambda weight, bias: ScaledLinear(weight, bias, kind, in_fixed_order=in_fixed_order)
+        return lambda weight, bias: ScaledLinear(
+            weight, bias, kind, in_fixed_order=in_fixed_order, tiles=_of(weight, tiles)
+        )
     number = torch.int8 if kind == "int8" else fp8_type(chip)
     if number is None:
         raise ModelError(
@@ -43,6 +60,11 @@ def layer_product(
         )
 
     def make(weight: Tensor, bias: Tensor | None) -> NarrowLinear:
-        return NarrowLinear(weight, bias, number, in_fixed_order=in_fixed_order)
+        return NarrowLinear(weight, bias, number, in_fixed_order=in_fixed_order, tiles=_of(weight, tiles))
 
     return make
+
+
+def _of(weight: Tensor, tiles: ProductTiles) -> Mapping[int, MatmulTile]:
+    outputs, inputs = weight.shape
+    return tiles.get((outputs, inputs), DEFAULT_TILES)

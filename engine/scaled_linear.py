@@ -11,6 +11,7 @@ W8A8 has to be asked for by name.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import torch
@@ -19,12 +20,16 @@ from torch import Tensor
 from headway.kernels.eight_bits import LARGEST, EightBits
 from headway.kernels.fixed_matmul import fixed_matmul
 from headway.kernels.launch import chip_of
+from headway.kernels.matmul_tiles import row_class
 from headway.kernels.quantize_rows import quantize_rows
-from headway.kernels.scaled_matmul import scaled_matmul
+from headway.kernels.scaled_matmul import MatmulTile, scaled_matmul
 
 ScaledKind: TypeAlias = EightBits
 STORED: dict[ScaledKind, torch.dtype] = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 """On every chip: weights alone are widened by their bits."""
+
+DEFAULT_TILES: Mapping[int, MatmulTile] = {}
+"""By ``row_class``: none of them is other than by default."""
 
 VENDOR_SIDE = 16
 """``torch._scaled_mm`` wants multiples of it, of inputs and of outputs."""
@@ -46,30 +51,45 @@ class FixedLinear:
 class ScaledLinear:
     """x · weightᵀ + bias for x [rows, in]; weight [out, in] is rounded and given up to the layer."""
 
-    __slots__ = ("_bias", "_multiply", "_scales", "_weight")
+    __slots__ = ("_bias", "_in_fixed_order", "_scales", "_tiles", "_weight")
 
     def __init__(
-        self, weight: Tensor, bias: Tensor | None, kind: ScaledKind, *, in_fixed_order: bool = False
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        kind: ScaledKind,
+        *,
+        in_fixed_order: bool = False,
+        tiles: Mapping[int, MatmulTile] = DEFAULT_TILES,
     ) -> None:
         self._weight, self._scales = rounded(weight, STORED[kind])
-        self._bias = bias
-        self._multiply = fixed_matmul if in_fixed_order else scaled_matmul
+        self._bias, self._in_fixed_order, self._tiles = bias, in_fixed_order, tiles
 
     def __call__(self, x: Tensor) -> Tensor:
         """The product, in x's dtype; sums run in float32."""
-        return self._multiply(x, self._weight, self._scales, bias=self._bias, dtype=x.dtype)
+        if self._in_fixed_order:
+            return fixed_matmul(x, self._weight, self._scales, bias=self._bias, dtype=x.dtype)
+        tile = self._tiles.get(row_class(len(x)))
+        return scaled_matmul(x, self._weight, self._scales, bias=self._bias, dtype=x.dtype, tile=tile)
 
 
 class NarrowLinear:
     """The same with x rounded as the weight is, token by token; ``number``: int8, or the chip's fp8."""
 
-    __slots__ = ("_bias", "_in_fixed_order", "_number", "_scales", "_weight")
+    __slots__ = ("_bias", "_in_fixed_order", "_number", "_scales", "_tiles", "_weight")
 
     def __init__(
-        self, weight: Tensor, bias: Tensor | None, number: torch.dtype, *, in_fixed_order: bool = False
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        number: torch.dtype,
+        *,
+        in_fixed_order: bool = False,
+        tiles: Mapping[int, MatmulTile] = DEFAULT_TILES,
     ) -> None:
         self._weight, self._scales = rounded(weight, number)
-        self._number, self._bias, self._in_fixed_order = number, bias, in_fixed_order
+        self._number, self._bias = number, bias
+        self._in_fixed_order, self._tiles = in_fixed_order, tiles
 
     def __call__(self, x: Tensor) -> Tensor:
         """The product, in x's dtype; sums run in int32 or float32."""
@@ -84,9 +104,18 @@ class NarrowLinear:
                 out_dtype=x.dtype,
             )
         # Sums of integers are exact in any order.
-        multiply = fixed_matmul if self._in_fixed_order and self._number != torch.int8 else scaled_matmul
-        return multiply(
-            narrow, self._weight, self._scales, row_scale=row_scale, bias=self._bias, dtype=x.dtype
+        if self._in_fixed_order and self._number != torch.int8:
+            return fixed_matmul(
+                narrow, self._weight, self._scales, row_scale=row_scale, bias=self._bias, dtype=x.dtype
+            )
+        return scaled_matmul(
+            narrow,
+            self._weight,
+            self._scales,
+            row_scale=row_scale,
+            bias=self._bias,
+            dtype=x.dtype,
+            tile=self._tiles.get(row_class(len(x))),
         )
 
     def _is_the_vendors(self, x: Tensor) -> bool:

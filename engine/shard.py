@@ -12,6 +12,7 @@ tokens that each of them chooses.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -49,6 +50,10 @@ class Group(Protocol):
 
     def least(self, count: int) -> int:
         """The smallest of all ranks' counts."""
+        ...
+
+    def told(self, message: bytes) -> bytes:
+        """Rank 0's message, on every rank."""
         ...
 
 
@@ -99,6 +104,12 @@ class Shard:
     def agree(self, count: int) -> int:
         """What every rank has: each may have measured another figure, and all need the same."""
         return count if self.group is None else self.group.least(count)
+
+    def decided(self, decide: Callable[[], bytes]) -> bytes:
+        """What rank 0 decides, on every rank; the others wait for it."""
+        if self.group is None:
+            return decide()
+        return self.group.told(decide() if self.rank == 0 else b"")
 
 
 WHOLE = Shard()

@@ -1,4 +1,4 @@
-"""Launches of attention and of what writes its cache, at the shapes of real models."""
+"""Launches of attention at the shapes of real models."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ import torch
 from torch import Tensor
 
 from headway.kernels.attention_plan import AttentionShape, PagedSequence
-from headway.kernels.cases import Case, Outputs, Trial, noise
+from headway.kernels.attention_tiles import attention_variants
+from headway.kernels.cases import Case, Outputs, Prepare, Trial, noise, one_tile
 from headway.kernels.eight_bit_cache import SCALE_BYTES, eight_bit_cache
 from headway.kernels.eight_bits import EightBits, eight_bit_type
-from headway.kernels.launch import Chip
+from headway.kernels.launch import DEFAULT_TILE, Chip
 from headway.kernels.paged_attention import paged_attention_reference
-from headway.kernels.rope_kv_write import (
-    HeadNorms,
-    RotaryRows,
-    quantize_rows_reference,
-    rope_kv_write_counts,
-    rope_kv_write_launch,
-    rope_kv_write_reference,
-)
+from headway.kernels.rope_kv_write import quantize_rows_reference
 from headway.kernels.varlen_attention import PagedCache, varlen_attention_launches
-from headway.kernels.varlen_batch import plan_varlen, varlen_attention_counts
+from headway.kernels.varlen_batch import (
+    MIXED_TOKENS,
+    attention_tile,
+    plan_varlen,
+    varlen_attention_counts,
+)
 
 Lengths: TypeAlias = tuple[tuple[int, int], ...]
 """(new, context) tokens of each sequence."""
@@ -104,15 +103,17 @@ def _fill(cache: PagedCache, number: torch.dtype) -> list[tuple[Tensor, Tensor]]
     return filled
 
 
-def _prepare_attention(
+def prepare_attention(
     device: torch.device,
     chip: Chip,
     *,
     heads: Heads,
     lengths: Lengths,
     quantized: EightBits | None,
-    deterministic: bool,
+    deterministic: bool = False,
+    tile: str = DEFAULT_TILE,
 ) -> Trial:
+    """Attention over these lengths by one of its tiles."""
     sequences = _sequences(heads, lengths)
     tokens = sum(new for new, _ in lengths)
     blocks = 1 + max(int(sequence.table.max()) for sequence in sequences)
@@ -122,7 +123,9 @@ def _prepare_attention(
     filled = _fill(cache, number)
     plan = plan_varlen(
         sequences,
-        replace(heads.shape(device), has_eight_bits=quantized is not None),
+        replace(
+            heads.shape(device), has_eight_bits=quantized is not None, decode_tile=tile, prefill_tile=tile
+        ),
         chip,
         deterministic=deterministic,
     )
@@ -160,6 +163,20 @@ def _prepare_attention(
     return Trial(launch, reference)
 
 
+def attention_variants_of(
+    heads: Heads, lengths: Lengths, quantized: EightBits | None, chip: Chip
+) -> dict[str, Prepare]:
+    """By name, today's first: attention over these lengths by each of its tiles."""
+    longest = max(new for new, _ in lengths)
+    if 1 < longest < MIXED_TOKENS:
+        return {}
+    shape = replace(heads.shape(torch.device("meta")), has_eight_bits=quantized is not None)
+    tile = attention_tile(shape, longest, chip)
+    names = attention_variants(tile, shape, chip, is_decode=longest == 1)
+    launch = partial(prepare_attention, heads=heads, lengths=lengths, quantized=quantized)
+    return {name: partial(launch, tile=name) for name in names}
+
+
 def _attention(
     heads: Heads,
     what: str,
@@ -175,7 +192,7 @@ def _attention(
         label=f"{heads.name}, {what}",
         counts=varlen_attention_counts(lengths, heads.shape(torch.device("meta")), cache_type),
         prepare=partial(
-            _prepare_attention,
+            prepare_attention,
             heads=heads,
             lengths=lengths,
             quantized=quantized,
@@ -185,70 +202,8 @@ def _attention(
         tiny=heads.name == "tiny",
         # Weights are rounded to the model's type before they multiply the values.
         relative_tolerance=1e-4 if heads.dtype == torch.float32 else 2**-6,
-    )
-
-
-def _prepare_write(
-    device: torch.device, chip: Chip, *, heads: Heads, tokens: int, quantized: EightBits | None
-) -> Trial:
-    width, all_heads = heads.head_dim, heads.query_heads + 2 * heads.kv_heads
-    qkv = noise((tokens, all_heads, width), heads.dtype, device, seed=0)
-    angles = noise((tokens, width // 2), torch.float32, device, seed=1)
-    cos, sin = angles.cos(), angles.sin()
-    every = torch.arange(tokens, device=device)
-    rotary = RotaryRows(
-        torch.cat((cos, cos), dim=-1).to(heads.dtype),
-        torch.cat((-sin, sin), dim=-1).to(heads.dtype),
-        positions=every,
-    )
-    blocks, slots = -(-tokens // heads.block_size), every.flip(0)
-    query_norm, key_norm = (noise((width,), heads.dtype, device, seed) for seed in (2, 3))
-    norms = HeadNorms(query_norm, key_norm, eps=1e-6)
-    query = qkv.new_empty((tokens, heads.query_heads, width))
-    pool = (blocks, heads.kv_heads, heads.block_size, width)
-
-    def cache() -> PagedCache:
-        return pools(pool, quantized, heads.dtype, chip, device)[0]
-
-    ours = cache()
-
-    def launch() -> Outputs:
-        rope_kv_write_launch(
-            qkv, rotary, ours, slots, query, norms=norms if heads.normed else None, chip=chip
-        ).run()
-        return query, *_contents(ours)
-
-    def reference() -> Outputs:
-        theirs = cache()
-        expected = rope_kv_write_reference(qkv, rotary, theirs, slots, norms if heads.normed else None)
-        return expected, *_contents(theirs)
-
-    return Trial(launch, reference)
-
-
-def _contents(cache: PagedCache) -> Outputs:
-    """What the pools stand for: a value may be quantized to either neighbour of a tie."""
-    if cache.key_scales is None or cache.value_scales is None:
-        return cache.keys, cache.values
-    return (
-        cache.keys.float() * cache.key_scales.unsqueeze(-1),
-        cache.values.float() * cache.value_scales.unsqueeze(-1),
-    )
-
-
-def _write(heads: Heads, tokens: int, *, quantized: EightBits | None = None) -> Case:
-    # Counts do not depend on a chip: one byte per value is one byte.
-    cache_type = torch.int8 if quantized else heads.dtype
-    return Case(
-        kernel="rotary and KV write",
-        label=f"{heads.name}, {tokens} tokens{f', {quantized} cache' if quantized else ''}",
-        counts=rope_kv_write_counts(
-            tokens, heads.query_heads, heads.kv_heads, heads.head_dim, heads.dtype, cache_type
-        ),
-        prepare=partial(_prepare_write, heads=heads, tokens=tokens, quantized=quantized),
-        tiny=heads.name == "tiny",
-        # One step of an fp8 is a sixteenth of it.
-        relative_tolerance=2**-4 if quantized else 2**-8,
+        # In which order ``deterministic`` adds may not depend on a measurement.
+        tiles=one_tile if deterministic else partial(attention_variants_of, heads, lengths, quantized),
     )
 
 
@@ -275,17 +230,8 @@ CASES = (
     _attention(replace(SMOLLM, dtype=torch.float32), "31 decodes and a chunk of 512, float32", _MIXED),
     _attention(GEMMA, "32 decodes at 8192", ((1, 8192),) * 32),
     _attention(GEMMA, "31 decodes and a chunk of 512", _MIXED),
-    _write(LLAMA, 32),
-    _write(LLAMA, 2048),
-    _write(LLAMA, 2048, quantized="fp8"),
-    _write(LLAMA, 2048, quantized="int8"),
-    _write(QWEN, 32),
-    _write(QWEN, 2048),
-    _write(SMOLLM, 32),
+    _attention(TINY, "decodes", ((1, 30), (1, 1), (1, 17))),
     _attention(TINY, "decodes and a chunk", ((1, 30), (1, 1), (17, 29))),
     _attention(TINY, "decodes, fp8 cache", ((1, 30), (2, 17)), quantized="fp8"),
     _attention(TINY, "decodes, int8 cache", ((1, 30), (2, 17)), quantized="int8", deterministic=True),
-    _write(TINY, 11),
-    _write(TINY, 11, quantized="fp8"),
-    _write(TINY, 11, quantized="int8"),
 )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headway.kernels.host_arrays import to_device
+from headway.kernels.launch import DEFAULT_TILE
 
 SPLIT_COST_TILES = 64
 """Padded (sequence, block) pairs that cost as much per layer as one more group's overhead (measured)."""
@@ -89,6 +90,10 @@ class AttentionShape:
     device: torch.device
     has_eight_bits: bool = False
     """Of keys and values in the cache, each head of a token with a scale."""
+    decode_tile: str = DEFAULT_TILE
+    """On a GPU: the name among ``attention_tiles`` of what was measured to be fastest, for decodes alone."""
+    prefill_tile: str = DEFAULT_TILE
+    """The same with prefill chunks."""
 
     @property
     def tile_bytes(self) -> int:

@@ -4,23 +4,25 @@ A kernel file defines ``CASES``, a tuple of ``Case``; ``MODULES`` names the file
 the compile test runs its launch on ``meta`` tensors for every target, the roofline table reads its counts,
 ``ops/gpu_check`` runs it on a GPU against its reference and times it, and where there is no GPU the ``tiny``
 ones run in Triton's interpreter. A launch is described nowhere else, so no description can differ from what
-the engine does.
+the engine does. Where a kernel has several tiles to be measured, a case of each (``tile_cases``) has the same
+readers.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
-from headway.kernels.launch import Chip, Counts
+from headway.kernels.launch import DEFAULT_TILE, Chip, Counts
 
 MODULES: tuple[str, ...] = (
     "attention_cases",
+    "rope_cases",
     "elementwise_cases",
     "block_copy",
     "sampling_launches",
@@ -49,6 +51,15 @@ class Trial:
     """The same by the torch reference: same shapes and dtypes."""
 
 
+Prepare: TypeAlias = Callable[[torch.device, Chip], Trial]
+"""Make inputs (on ``meta``: only shapes) from fixed seeds, and decide the launch for a chip."""
+
+
+def one_tile(_: Chip) -> Mapping[str, Prepare]:
+    """What most kernels have: nothing to choose from."""
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """A launch at the shape of a real model, or at a ``tiny`` one for the interpreter."""
@@ -58,13 +69,14 @@ class Case:
     label: str
     """The shape in words: model, rows, dtype."""
     counts: Counts
-    prepare: Callable[[torch.device, Chip], Trial]
-    """Make inputs (on ``meta``: only shapes) from fixed seeds, and decide the launch for a chip."""
+    prepare: Prepare
     unit: Unit = "float32"
     tiny: bool = False
     absolute_tolerance: float = 0.0
     relative_tolerance: float = 0.0
     """Of the largest value of an output; outputs of integers must be equal."""
+    tiles: Callable[[Chip], Mapping[str, Prepare]] = one_tile
+    """By name, today's first: the tiles that a chip may be measured with."""
 
     @property
     def name(self) -> str:
@@ -87,6 +99,16 @@ def cases(*, tiny: bool = False) -> tuple[Case, ...]:
         module = importlib.import_module(f"headway.kernels.{name}")
         found += [case for case in cast("tuple[Case, ...]", module.CASES) if case.tiny is tiny]
     return tuple(found)
+
+
+def tile_cases(chip: Chip, *, tiny: bool = False) -> tuple[Case, ...]:
+    """One for each tile that a launch may have on this chip, beside the one that its own case has."""
+    return tuple(
+        replace(case, label=f"{case.label}, tile {name}", prepare=prepare, tiles=one_tile)
+        for case in cases(tiny=tiny)
+        for name, prepare in case.tiles(chip).items()
+        if name != DEFAULT_TILE
+    )
 
 
 def differences(case: Case, ours: Outputs, expected: Outputs) -> list[str]:

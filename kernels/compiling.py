@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from headway.kernels.cases import Case, cases
+from headway.kernels.cases import Case, cases, tile_cases
 from headway.kernels.launch import CHIPS, L4, Chip
 
 
@@ -51,8 +51,9 @@ def compile_case(case: Case, chip: Chip) -> tuple[Compiled, ...]:
 
 def compile_named(name: str, target: str) -> tuple[Compiled, ...]:
     """``compile_case`` by names, as another process can be told."""
-    case = next(case for case in cases() if case.name == name)
-    return compile_case(case, next(chip for chip in (*CHIPS, L4) if target_name(chip) == target))
+    chip = next(chip for chip in (*CHIPS, L4) if target_name(chip) == target)
+    case = next(case for case in (*cases(), *tile_cases(chip)) if case.name == name)
+    return compile_case(case, chip)
 
 
 class _AbsentChip:

@@ -19,6 +19,9 @@ from torch import Tensor
 Argument: TypeAlias = Tensor | int | float
 Constant: TypeAlias = int | float | bool | str | None
 
+DEFAULT_TILE = "default"
+"""Of the launch configurations that a kernel may have, the one that it has where nothing was measured."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chip:

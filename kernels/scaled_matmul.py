@@ -12,7 +12,7 @@ where N and K are multiples of 16 (``scaled_linear``), and this elsewhere.
 The product is made as w · xᵀ: the converted weights stay in registers, where matrix units take their left
 operand from, and a few rows fill the narrow side. e4m3 is widened by its bits: as fp16 with the exponent
 shifted it is the value · 2⁻⁸, exact with subnormals, on chips without fp8 as well. Up to 64 rows leave few
-tiles, so K is split over programs, by the weight and the chip alone; a second launch adds the parts in order.
+tiles, so K is split over programs, by weight, tile and chip alone; a second launch adds the parts in order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from headway.kernels.launch import Argument, Chip, Counts, Launch, chip_of
+from headway.kernels.launch import Argument, Chip, Launch, chip_of
 from headway.kernels.triton_language import Operand, constexpr, jit, tl
 
 WeightKind: TypeAlias = Literal["int8", "fp8"]
@@ -73,12 +73,19 @@ def scaled_matmul(
     row_scale: Tensor | None = None,
     bias: Tensor | None = None,
     dtype: torch.dtype = torch.bfloat16,
+    tile: MatmulTile | None = None,
 ) -> Tensor:
-    """x · weightᵀ with scales; weight int8 or fp8. ``row_scale``: x is of the weight's type."""
+    """x · weightᵀ with scales; weight int8 or fp8. ``row_scale``: x is of the weight's type.
+
+    ``tile``: one of ``matmul_tiles`` for so many rows; None: ``matmul_tile``.
+    """
     chip = chip_of(x.device)
+    tile = tile or matmul_tile(x.shape[0], x.element_size(), chip)
     out = torch.empty((x.shape[0], weight.shape[0]), dtype=dtype, device=x.device)
-    parts = parts_for(x, weight, chip)
-    for launch in scaled_matmul_launches(x, weight, weight_scale, row_scale, bias, out, parts, chip=chip):
+    parts = parts_for(x, weight, chip, tile)
+    for launch in scaled_matmul_launches(
+        x, weight, weight_scale, row_scale, bias, out, parts, tile=tile, chip=chip
+    ):
         launch.run()
     return out
 
@@ -130,7 +137,7 @@ def _matmul_kernel(
     BLOCK_K: constexpr,
     FP8: constexpr,
     SHIFT: constexpr,
-    PARTS: constexpr,
+    IS_SPLIT: constexpr,
     SHORT_SUMS: constexpr,
     EVEN: constexpr,
     GROUP: constexpr,
@@ -162,11 +169,11 @@ def _matmul_kernel(
         x_at += BLOCK_K
     stored = (n < columns)[:, None] & (m < rows)[None, :]
     at = m.to(tl.int64)[None, :] * columns + n[:, None]
-    if PARTS == 1:
+    if IS_SPLIT:
+        tl.store(out + part.to(tl.int64) * rows * columns + at, total, mask=stored)
+    else:
         done = finished(total, n, m, weight_scale, row_scale, bias, columns, rows, SHIFT)
         tl.store(out + at, done.to(out.dtype.element_ty), mask=stored)
-    else:
-        tl.store(out + part.to(tl.int64) * rows * columns + at, total, mask=stored)
 
 
 @jit
@@ -221,16 +228,16 @@ def matmul_tile(rows: int, x_bytes: int, chip: Chip) -> MatmulTile:
     return MatmulTile(128, 128, 128 // x_bytes, 8, 3 if deep else 2)
 
 
-def split_count(columns: int, depth: int, chip: Chip) -> int:
+def split_count(columns: int, depth: int, tile: MatmulTile, chip: Chip) -> int:
     """Into how many parts K is split for few rows: two programs per processor, 512 of K at least for each."""
-    wanted = 2 * chip.processors // max(1, columns // 64)
+    wanted = 2 * chip.processors // max(1, columns // tile.columns)
     return max(1, min(16, wanted, depth // 512))
 
 
-def parts_for(x: Tensor, weight: Tensor, chip: Chip) -> Tensor | None:
+def parts_for(x: Tensor, weight: Tensor, chip: Chip, tile: MatmulTile) -> Tensor | None:
     """Room for the parts' sums; None: K is not split."""
     rows, (columns, depth) = x.shape[0], weight.shape
-    count = split_count(columns, depth, chip) if rows <= SPLIT_ROWS else 1
+    count = split_count(columns, depth, tile, chip) if rows <= SPLIT_ROWS else 1
     kind = torch.int32 if x.dtype == torch.int8 else torch.float32
     return None if count == 1 else torch.empty((count, rows, columns), dtype=kind, device=x.device)
 
@@ -244,11 +251,11 @@ def scaled_matmul_launches(
     out: Tensor,
     parts: Tensor | None,
     *,
+    tile: MatmulTile,
     chip: Chip,
 ) -> tuple[Launch, ...]:
     """weight and out contiguous, x's rows dense; ``parts`` from ``parts_for``."""
     rows, (columns, depth) = x.shape[0], weight.shape
-    tile = matmul_tile(rows, x.element_size(), chip)
     is_fp8 = weight.dtype == torch.float8_e4m3fn and x.dtype != weight.dtype
     count = 1 if parts is None else parts.shape[0]
     split = -(-depth // (count * tile.depth)) * tile.depth
@@ -274,7 +281,7 @@ def scaled_matmul_launches(
             "BLOCK_K": tile.depth,
             "FP8": is_fp8,
             "SHIFT": shift,
-            "PARTS": count,
+            "IS_SPLIT": parts is not None,
             "SHORT_SUMS": SHORT_SUMS if x.dtype.is_floating_point and x.element_size() == 1 else None,
             "EVEN": depth == count * split,
             "GROUP": GROUP,
@@ -283,11 +290,3 @@ def scaled_matmul_launches(
         num_stages=tile.num_stages,
     )
     return (product,) if parts is None else (product, sum_launch(parts, scales, out, shift, chip))
-
-
-def scaled_matmul_counts(rows: int, columns: int, depth: int, *, x_bytes: int = 2) -> Counts:
-    """Weights of one byte, activations and scales read once, results of two bytes written once."""
-    scales = 4 * columns + (4 * rows if x_bytes == 1 else 0)
-    return Counts(
-        columns * depth + rows * depth * x_bytes + scales, 2 * rows * columns, 2 * rows * columns * depth
-    )

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -25,13 +24,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headway.kernels.attention_plan import AttentionShape, PagedSequence
+from headway.kernels.attention_tiles import AttentionTile, attention_variants
 from headway.kernels.host_arrays import to_device
-from headway.kernels.launch import Chip, Counts, next_power_of_two
+from headway.kernels.launch import DEFAULT_TILE, Chip, Counts, next_power_of_two
 from headway.kernels.split_merge import MERGE_FIELDS
 
 ITEM_FIELDS = 7
-
-Precision: TypeAlias = Literal["ieee", "tf32x3"]
 
 SPLIT_TOKENS = (256, 8192)
 """Fewest and most keys of an item. Fewer, and merging costs more than it spreads."""
@@ -58,20 +56,6 @@ LINE_BLOCKS = 16
 
 ALIGNED = 4
 """int32 values in 16 bytes: parts of the upload start at multiples, or Triton would compile each twice."""
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionTile:
-    """Launch configuration of the attention kernel."""
-
-    rows: int
-    keys: int
-    num_warps: int
-    num_stages: int
-    skip_masks: bool
-    """Run keys that every row sees without masking them."""
-    precision: Precision
-    """How float32 is multiplied; other types have one way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +125,10 @@ def cut_varlen(
 def attention_tile(
     shape: AttentionShape, longest_query: int, chip: Chip, *, deterministic: bool = False
 ) -> AttentionTile:
-    """The recorded configuration: for decodes alone, for a batch with prefill chunks, or one for both."""
+    """The configuration for decodes alone, for a batch with prefill chunks, or one for both.
+
+    As the shape names it, which a chip may have been asked for (``attention_tiles``).
+    """
     group = next_power_of_two(shape.query_heads // shape.kv_heads)
     wide = shape.dtype == torch.float32
     stage_bytes = PREFILL_STAGE_BYTES[chip.shared_bytes > 192 << 10]
@@ -157,7 +144,7 @@ def attention_tile(
     # Addresses of scales beside those of rows are more than AMD's scalar registers hold for four warps.
     is_crowded = shape.has_eight_bits and chip.backend == "hip" and rows > 32
     key_bytes = 2 * next_power_of_two(shape.head_dim) * shape.dtype.itemsize
-    return AttentionTile(
+    tile = AttentionTile(
         rows=max(rows, group),
         keys=max(16, min(64 if chip.backend == "cuda" else 32, stage_bytes // key_bytes)),
         num_warps=8 if (shape.head_dim > 128 and skip_masks) or is_crowded else 4,
@@ -167,6 +154,12 @@ def attention_tile(
         # Three products of rounded halves on the matrix unit: float32's accuracy without its plain cores.
         precision="tf32x3" if wide and chip.backend == "cuda" else "ieee",
     )
+    name = shape.decode_tile if longest_query == 1 else shape.prefill_tile
+    # Drafts have tiles that nobody measures; and in which order ``deterministic`` adds may not depend on a
+    # measurement, which comes out otherwise on the next machine.
+    if deterministic or name == DEFAULT_TILE or 1 < longest_query < MIXED_TOKENS:
+        return tile
+    return attention_variants(tile, shape, chip, is_decode=longest_query == 1)[name]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 from headway.engine.errors import ModelError
 from headway.engine.interfaces import Runner
+from headway.services.logs import get_logger
 from headway.services.settings import WorkerSettings
 
 if TYPE_CHECKING:  # torch takes a second to load, and the command line does without
     import torch
 
     from headway.engine.fused_loading import GpuSettings
+
+_log = get_logger("worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,9 @@ def load_accelerated(
         return None
     gpu = _gpu_settings(settings)
     if settings.tensor_parallel > 1:
-        return _load_ranked(settings, path, device, gpu, threads=threads, default_kv_bytes=default_kv_bytes)
+        loaded = _load_ranked(settings, path, device, gpu, threads=threads, default_kv_bytes=default_kv_bytes)
+        _tell_tiles(loaded.runner)
+        return loaded
     from headway.engine.checkpoint import open_checkpoint
 
     runner = load_fused_runner(
@@ -53,6 +58,7 @@ def load_accelerated(
         max_model_len=settings.max_model_len,
         gpu=gpu,
     )
+    _tell_tiles(runner)
     return Accelerated(runner, runner.kernels)
 
 
@@ -63,6 +69,15 @@ def without_kernels(device: torch.device) -> str:
     from headway.engine.fused_loading import obstacle
 
     return f", whose kernels cannot run here: {obstacle(device)}"
+
+
+def _tell_tiles(runner: Runner) -> None:
+    """Which were measured or read; several ranks without GPUs have none."""
+    from headway.engine.model_tiles import ChosenTiles
+
+    tiles = getattr(runner, "tiles", None)
+    if isinstance(tiles, ChosenTiles) and tiles.origin:
+        _log.info("tiles_chosen", tiles=tiles.origin, notes=tiles.notes)
 
 
 def _load_ranked(
@@ -127,5 +142,7 @@ def _gpu_settings(settings: WorkerSettings) -> GpuSettings:
         kv_cache_dtype=settings.kv_cache_dtype,
         is_deterministic=settings.is_deterministic,
         has_graphs=settings.has_cuda_graphs,
+        tunes_tiles=settings.tunes_kernels,
+        tile_folder=None if settings.cache_dir is None else str(settings.cache_dir),
         max_sequences=settings.max_sequences,
     )

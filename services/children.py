@@ -46,7 +46,8 @@ def worker_command(settings: UpSettings, worker_id: str, index: int) -> list[str
     pin = "--pin-threads" if settings.pins_threads else "--no-pin-threads"
     deterministic = "--deterministic" if settings.is_deterministic else "--no-deterministic"
     graphs = "--cuda-graphs" if settings.has_cuda_graphs else "--no-cuda-graphs"
-    return headway_command("worker", look_ahead, keep, pin, deterministic, graphs, *_arguments(options))
+    tune = "--tune-kernels" if settings.tunes_kernels else "--no-tune-kernels"
+    return headway_command("worker", look_ahead, keep, pin, deterministic, graphs, tune, *_arguments(options))
 
 
 def gateway_command(settings: UpSettings, listen_fd: int) -> list[str]:

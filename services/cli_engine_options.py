@@ -61,6 +61,14 @@ CudaGraphsOption = Annotated[
         help="On a GPU: record the shapes of steps that keep coming, and replay them.",
     ),
 ]
+TuneKernels = Annotated[
+    bool,
+    typer.Option(
+        "--tune-kernels/--no-tune-kernels",
+        envvar="HEADWAY_TUNE_KERNELS",
+        help="On a GPU, at a model's first start: measure a few tiles of each kernel; kept in --cache-dir.",
+    ),
+]
 KeepWeights = Annotated[
     bool,
     typer.Option(
@@ -83,7 +91,7 @@ CacheDirectory = Annotated[
         "--cache-dir",
         envvar="HEADWAY_CACHE_DIR",
         metavar="FOLDER",
-        help="For compiled kernels and packed weights; default: headway in the user's cache folder.",
+        help="For compiled kernels, packed weights and tiles; default: headway in the user's cache folder.",
         show_default=False,
     ),
 ]

@@ -53,7 +53,7 @@ class WorkerSettings:
     """Of keys and values, in native or a GPU's kernels; int8 holds nearly twice the tokens, and fp8 as many;
     auto: bfloat16."""
     cache_dir: Path | None = None
-    """Where compiled kernels and packed weights are kept; None: nowhere, so torch computes."""
+    """Where compiled kernels, packed weights and chosen tiles are kept; None: nowhere, so torch computes."""
     keeps_weights: bool = True
     """Packed weights stay on disk for the next start, and workers of one machine share them."""
     pins_threads: bool = False
@@ -62,6 +62,9 @@ class WorkerSettings:
     """Processes, each with a device of its own, that compute the model together."""
     has_cuda_graphs: bool = True
     """On a GPU: shapes of steps that keep coming are recorded and replayed."""
+    tunes_kernels: bool = True
+    """On a GPU: which of a few tiles a kernel is fastest with is measured once, and kept in the cache folder.
+    Not with ``is_deterministic``: in which order sums are made may not depend on a measurement."""
     tool_format: ToolFormat = "auto"
     """How the model writes calls of tools; auto: as its chat template shows."""
     reasoning_format: ReasoningFormat = "auto"
@@ -173,6 +176,7 @@ class UpSettings:
     kv_cache_dtype: KvCacheDType = "auto"
     tensor_parallel: int = 1
     has_cuda_graphs: bool = True
+    tunes_kernels: bool = True
     keeps_weights: bool = True
     pins_threads: bool = False
     redis_url: str | None = None

@@ -23,6 +23,7 @@ from gpu_checks.rank_checks import check_ranks
 from gpu_checks.report import Report
 from gpu_checks.service_checks import check_service
 from gpu_checks.swap_checks import check_swaps
+from gpu_checks.tile_checks import check_tiles
 from gpu_checks.timing import Stopwatch
 
 MODELS = {"SmolLM2 135M": SMOLLM2_135M, "Llama 3.2 1B": LLAMA_1B, "Llama 3 8B": LLAMA_8B}
@@ -54,6 +55,7 @@ class Command:
         self._measure("kernels", self._kernels)
         self._measure("swaps", self._swaps)
         self._measure("decode", self._decode)
+        self._measure("tiles", self._tiles)
         return self.report
 
     def _measure(self, name: str, part: Callable[[], None]) -> None:
@@ -131,6 +133,15 @@ class Command:
             ):
                 self.report.decode.append(check)
             release(self._device)
+
+    def _tiles(self) -> None:
+        for check in check_tiles(self._watch, is_tiny=self._is_tiny, repeats=self._repeats):
+            self.report.tiles.append(check)
+            if self._is_over(1.0):
+                self.report.left_out.append(
+                    f"tiles after {check.kernel}, {check.label}, {check.tile}: no time"
+                )
+                return
 
 
 def _device_name(device: torch.device) -> str:

@@ -12,6 +12,7 @@ from gpu_checks.decode_checks import DecodeCheck
 from gpu_checks.engine_results import EngineCheck
 from gpu_checks.kernel_checks import KernelCheck
 from gpu_checks.swap_checks import SwapCheck
+from gpu_checks.tile_checks import TileCheck
 
 
 @dataclass(slots=True)
@@ -26,6 +27,7 @@ class Report:
     engine: list[EngineCheck] = field(default_factory=list[EngineCheck])
     decode: list[DecodeCheck] = field(default_factory=list[DecodeCheck])
     swaps: list[SwapCheck] = field(default_factory=list[SwapCheck])
+    tiles: list[TileCheck] = field(default_factory=list[TileCheck])
     broken: list[str] = field(default_factory=list[str])
     """Checks that raised."""
     left_out: list[str] = field(default_factory=list[str])
@@ -41,6 +43,11 @@ class Report:
             *(f"{each.promise}: {text}" for each in self.engine for text in each.problems),
             *(f"decode of {each.model}: no graph was recorded" for each in self.decode if not each.graphs),
             *(f"swap {each.way}: other bytes came" for each in self.swaps if not each.is_right),
+            *(
+                f"{each.kernel}, {each.label}, tile {each.tile}: {text}"
+                for each in self.tiles
+                for text in each.problems
+            ),
         ]
 
     def write(self, folder: Path) -> None:
@@ -96,6 +103,11 @@ class Report:
                     for each in self.swaps
                 ],
             ),
+            *_table(
+                "Tiles",
+                ("kernel", "launch", "tile", "right", "µs", "of the default's time"),
+                [_tile_row(each) for each in self.tiles],
+            ),
             *(f"Left out: {text}" for text in self.left_out),
             *(f"WRONG: {text}" for text in self.wrong),
             f"{self.seconds:.0f} s; {'everything right' if not self.wrong else 'NOT right'}.",
@@ -123,6 +135,11 @@ def _decode_row(each: DecodeCheck) -> tuple[str, ...]:
     limit = f"{each.limit_seconds * 1e3:.3f}"
     times = (cell(each.launched_seconds), cell(each.graph_seconds), cell(each.ahead_seconds))
     return each.model, str(each.rows), str(each.context), limit, *times
+
+
+def _tile_row(each: TileCheck) -> tuple[str, ...]:
+    right, time = _yes(not each.problems), _scaled(each.seconds, 1e6)
+    return each.kernel, each.label, each.tile, right, time, _percent(each.share)
 
 
 def _table(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import pytest
 
-from headway.kernels.cases import cases
+from headway.kernels.cases import cases, tile_cases
 from headway.kernels.compiling import compile_named, target_name
 from headway.kernels.launch import CHIPS, L4, Chip
 
@@ -27,6 +27,22 @@ if not triton.__version__.startswith(TRITON):
     pytest.skip(reason, allow_module_level=True)
 
 Compiler: TypeAlias = ProcessPoolExecutor
+
+SAMPLE = (
+    "int8 weight-only product, Llama 3 8B gate and up, 64 rows, tile short",
+    "paged attention, Llama 3 8B, 31 decodes and a chunk of 512, tile short",
+)
+"""Of the tiles: all of them take the compiler some three minutes, and change seldom."""
+TILES = [
+    pytest.param(
+        case.name,
+        chip,
+        id=f"{target_name(chip)}-{case.name}",
+        marks=() if case.name in SAMPLE else pytest.mark.soak,
+    )
+    for chip in CHIPS
+    for case in tile_cases(chip)
+]
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +71,15 @@ LAUNCHES = [(case.name, chip) for case in cases() for chip in CHIPS] + [(name, L
 def test_launches_compile_without_spills_within_shared_memory(
     compiler: Compiler, name: str, chip: Chip
 ) -> None:
+    check(compiler, name, chip)
+
+
+@pytest.mark.parametrize(("name", "chip"), TILES)
+def test_every_tile_that_may_be_measured_compiles_as_well(compiler: Compiler, name: str, chip: Chip) -> None:
+    check(compiler, name, chip)
+
+
+def check(compiler: Compiler, name: str, chip: Chip) -> None:
     compiled = compiler.submit(compile_named, name, target_name(chip)).result()
     assert compiled, "the case launches no Triton kernel"
     for kernel in compiled:
@@ -63,5 +88,8 @@ def test_launches_compile_without_spills_within_shared_memory(
 
 
 def test_case_names_are_unique() -> None:
-    names = [case.name for case in (*cases(), *cases(tiny=True))]
-    assert len(names) == len(set(names))
+    for chip in CHIPS:
+        names = [
+            case.name for tiny in (False, True) for case in (*cases(tiny=tiny), *tile_cases(chip, tiny=tiny))
+        ]
+        assert len(names) == len(set(names))

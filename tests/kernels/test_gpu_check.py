@@ -37,8 +37,10 @@ def test_without_a_gpu_everything_runs_on_tiny_sizes_and_is_right(tmp_path: Path
     ):
         assert words in promises
     assert [each["kernel"] for each in found["kernels"]] == [case.kernel for case in cases(tiny=True)]
-    for part in ("ceilings", "engine", "decode", "swaps"):
+    for part in ("ceilings", "engine", "decode", "swaps", "tiles"):
         assert found[part], part
+    assert {each["tile"] for each in found["tiles"]} > {"default", "wide", "tall"}
+    assert all(each["seconds"] and each["default_seconds"] for each in found["tiles"])
     assert "everything right" in done.stdout
     assert (tmp_path / "gpu_check.md").read_text() in done.stdout
 

@@ -10,6 +10,8 @@ from headway.kernels.launch import A100, H100, MI300X, Chip
 from headway.kernels.quantize_rows import quantize_rows_launch, quantize_rows_reference
 from headway.kernels.row_gather import row_gather_launch, row_gather_reference
 from headway.kernels.scaled_matmul import (
+    MatmulTile,
+    matmul_tile,
     parts_for,
     scaled_matmul_launches,
     scaled_matmul_reference,
@@ -31,10 +33,14 @@ def launch(
     *,
     dtype: torch.dtype = torch.bfloat16,
     chip: Chip = H100,
+    tile: MatmulTile | None = None,
 ) -> Tensor:
     out = torch.full((x.shape[0], weight.shape[0]), torch.nan, dtype=dtype)
-    parts = parts_for(x, weight, chip)
-    for each in scaled_matmul_launches(x, weight, weight_scale, row_scale, bias, out, parts, chip=chip):
+    tile = tile or matmul_tile(len(x), x.element_size(), chip)
+    parts = parts_for(x, weight, chip, tile)
+    for each in scaled_matmul_launches(
+        x, weight, weight_scale, row_scale, bias, out, parts, tile=tile, chip=chip
+    ):
         each.run()
     return out
 
@@ -83,7 +89,7 @@ def test_every_fp8_value_is_widened_exactly() -> None:
 def test_splits_depend_on_weight_and_chip_alone_and_leave_no_depth_out(chip: Chip) -> None:
     torch.manual_seed(0)
     x, weight = torch.randn(2, 3000).bfloat16(), torch.randint(-9, 9, (40, 3000), dtype=torch.int8)
-    assert split_count(40, 3000, chip) > 1
+    assert split_count(40, 3000, matmul_tile(2, 2, chip), chip) > 1
     together = launch(x, weight, torch.ones(40), chip=chip)
     assert torch.equal(launch(x[:1], weight, torch.ones(40), chip=chip), together[:1])
     exact = scaled_matmul_reference(x, weight, torch.ones(40), dtype=torch.float64)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from structlog.testing import capture_logs
 
 from headway.engine import fused_loading
 from headway.engine.errors import ModelError
+from headway.engine.model_tiles import ChosenTiles
 from headway.kernels.launch import Chip, UnsupportedChipError
-from headway.services.accelerated import _gpu_settings, load_accelerated, without_kernels
+from headway.services.accelerated import _gpu_settings, _tell_tiles, load_accelerated, without_kernels
 from headway.services.children import worker_command
 from headway.services.errors import UsageError
 from headway.services.model_host import build_engine
@@ -32,7 +36,10 @@ def test_up_gives_every_worker_the_options() -> None:
     command = worker_command(settings, "w", 0)
     assert command[command.index("--tensor-parallel") + 1] == "4"
     assert "--no-cuda-graphs" in command
-    assert "--cuda-graphs" in worker_command(UpSettings(Path("state")), "w", 0)
+    assert "--tune-kernels" in command
+    command = worker_command(UpSettings(Path("state"), tunes_kernels=False), "w", 0)
+    assert "--cuda-graphs" in command
+    assert "--no-tune-kernels" in command
 
 
 def test_one_cpu_is_not_accelerated() -> None:
@@ -94,6 +101,23 @@ def test_a_gpu_that_the_kernels_are_not_made_for_goes_without_them_and_says_why(
     assert load(CUDA) is None
     assert without_kernels(CUDA) == ", whose kernels cannot run here: Tesla T4 has compute capability 7.5"
     assert without_kernels(CPU) == ""
+
+
+@pytest.mark.parametrize("tunes", [True, False])
+def test_a_gpu_and_its_ranks_are_told_whether_to_measure_tiles_and_where_they_are_kept(tunes: bool) -> None:
+    settings = replace(WorkerSettings(), tunes_kernels=tunes, cache_dir=Path("cache"))
+    told = json.loads(json.dumps(asdict(_gpu_settings(settings))))  # as a rank gets it
+    assert (told["tunes_tiles"], told["tile_folder"]) == (tunes, "cache")
+
+
+def test_the_log_says_which_tiles_were_chosen() -> None:
+    tiles = ChosenTiles({"a": "wide"}, "1 of 1 measured", ("a: wide, 0.80 of the default's time",))
+    with capture_logs() as lines:
+        _tell_tiles(SimpleNamespace(tiles=tiles))
+        _tell_tiles(SimpleNamespace(tiles=ChosenTiles()))  # nothing was asked
+        _tell_tiles(SimpleNamespace())  # torch's
+    ((event, told, notes),) = [(line["event"], line["tiles"], line["notes"]) for line in lines]
+    assert (event, told, notes) == ("tiles_chosen", tiles.origin, tiles.notes)
 
 
 def test_the_toy_model_is_not_cut() -> None:

@@ -27,6 +27,7 @@ from headway.engine.ranked_loading import RankSettings
 from headway.engine.ranked_runner import Follower, ranked
 from headway.engine.shard import Shard
 from headway.engine.values import Admitted, BlockCopy, Chunk, RequestKey, Sampling, StepPlan
+from headway.kernels.host_arrays import int_list
 from headway.services.ranks import RankedModel, load_ranked
 
 SETTINGS = RankSettings(dtype="float32", kv_cache_bytes=400_000, block_size=4, max_model_len=80)
@@ -258,6 +259,9 @@ class ThreadGroup:
 
     def least(self, count: int) -> int:
         return count
+
+    def told(self, message: bytes) -> bytes:
+        return bytes(int_list(self._all(torch.tensor(list(message), dtype=torch.int64))[0]))
 
 
 @pytest.mark.parametrize("head", ["shared", "whole"])
