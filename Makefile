@@ -4,7 +4,7 @@ PYTHON ?= python3
 export PYTHON
 BIN := .venv/bin
 
-.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak soak-batch deterministic chaos conformance bench-queue bench-readers bench-stalled bench-start bench-structured bench-batch bench-engine bench-peers bench-overload bench-policies soak-memory gpu-check format constraints clean
+.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak soak-batch deterministic chaos conformance bench-queue bench-readers bench-stalled bench-start bench-structured bench-batch bench-engine bench-decode bench-speculation bench-peers bench-overload bench-policies soak-memory gpu-check format constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -80,6 +80,12 @@ bench-structured: setup ## what it costs to hold 16 answers to a JSON Schema, in
 
 bench-engine: setup ## the engine alone: tokens per second and per-step budget by kernels and weights (about 10 minutes)
 	@$(BIN)/python ops/bench/engine.py $(ARGS)
+
+bench-decode: setup ## a decode step of one sequence against what its weights take to be read here (about half a minute)
+	@$(BIN)/python ops/bench/decode_limit.py $(ARGS)
+
+bench-speculation: setup ## prompt lookup against plain decoding, in turns: 1.3 times as fast where texts repeat, never slower (about 2 minutes)
+	@$(BIN)/python ops/bench/speculation.py $(ARGS)
 
 bench-peers: setup ## our full path against vLLM, llama.cpp and OpenVINO, installed on the way (about an hour)
 	@$(BIN)/python ops/bench/peers.py $(ARGS)

@@ -34,6 +34,7 @@ class NativeModel:
     ) -> None:
         """``cores``: as many as threads; None: threads run anywhere."""
         self._step = CpuStep(library, model, cache.pools, threads=threads, cores=cores)
+        self._weights = model
         self._cache = cache
 
     def wake(self) -> None:
@@ -120,6 +121,10 @@ class NativeModel:
     def times(self) -> StepTimes:
         """Where the last step's time went."""
         return self._step.times
+
+    def weight_bytes(self, tokens: int) -> int:
+        """Bytes of weights that a step of so many tokens reads."""
+        return self._weights.weight_bytes(tokens)
 
     def close(self) -> None:
         """End the threads."""

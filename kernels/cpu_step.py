@@ -104,6 +104,15 @@ class CpuModel:
     """[positions, head_dim / 2] float32, as are the sines."""
     sines: Tensor
 
+    def weight_bytes(self, tokens: int) -> int:
+        """Bytes that the products of a step of so many tokens read, the head's among them.
+
+        Norms, rotary tables and the tokens' own rows of the embedding, a thousandth of it, are left out.
+        """
+        layers = self.layers_of_many if self.layers_of_many and tokens >= MANY_TOKENS else self.layers
+        products = [weight for one in layers for weight in (one.qkv, one.output, one.gate_up, one.down)]
+        return sum(weight.byte_count for weight in (*products, self.head))
+
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
