@@ -67,6 +67,10 @@ QUESTIONS: Final = (
 )
 
 
+class AnswersDifferError(Exception):
+    """Guesses changed an answer."""
+
+
 @dataclass
 class Turn:
     """One engine's share of a round."""
@@ -170,7 +174,7 @@ def measure(
     rounds: int,
     draft_tokens: int,
 ) -> list[dict[str, Any]]:
-    """A row for each work and concurrency; raises ValueError where an answer differs."""
+    """A row for each work and concurrency; AnswersDifferError: then no speed counts."""
     rows: list[dict[str, Any]] = []
     for concurrency in concurrencies:
         for name in names:
@@ -179,7 +183,10 @@ def measure(
             for number in range(rounds):
                 pairs.append(play(plain, guessing, works(tokenizer)[name], concurrency, number))
                 if pairs[-1][0].answers != pairs[-1][1].answers:
-                    raise ValueError(f"{name} at {concurrency}: answers differ with and without guesses")
+                    raise AnswersDifferError(
+                        f"{name} at {concurrency}: answers differ with and without guesses; several at a "
+                        "time may with q4-int8, auto's form of 4-bit files: take --quantization q4"
+                    )
             load = guessing.load
             rows.append(
                 {
@@ -245,7 +252,7 @@ def judge(runner: Runner, tokenizer: Tokenizer, options: argparse.Namespace) -> 
             rounds=options.rounds,
             draft_tokens=options.draft_tokens,
         )
-    except ValueError as error:
+    except AnswersDifferError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if options.json is not None:
