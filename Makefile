@@ -38,7 +38,7 @@ check: lint types test wheel-check ## everything that CI runs
 soak: dev ## random walks of 10⁶ steps and every mutant (about 25 minutes on one core)
 	@$(BIN)/pytest -m soak --timeout=0 $(ARGS)
 
-deterministic: dev ## 50 answers of the demo model, bit for bit alone, in batches, preempted and resumed (about 10 minutes)
+deterministic: dev ## 50 answers of the demo model, bit for bit alone, in batches, preempted and resumed (about 15 minutes)
 	@$(BIN)/pytest -m soak --timeout=0 tests/engine/test_deterministic_smollm2.py $(ARGS)
 
 soak-batch: dev ## 50,000 lines, 200 MB, on the scripted model while its Celery workers are killed 20 times (about 8 minutes)
