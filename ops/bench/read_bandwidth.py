@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import tempfile
 import weakref
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -15,14 +16,21 @@ LINE = 256
 """Bytes that are read at a time."""
 
 
+@cache
+def compiled_readers() -> ctypes.CDLL:
+    """``read_bandwidth.cpp`` with the kernels' threads."""
+    with tempfile.TemporaryDirectory() as folder:
+        library = compiled("read_bandwidth.cpp", Path(folder), "threads.cpp")
+    library.bench_open_readers.restype = ctypes.c_void_p
+    library.bench_read_all.restype = ctypes.c_double
+    return library
+
+
 class Readers:
     """A team of threads that reads arrays and nothing else; ``close`` ends it."""
 
     def __init__(self, threads: int) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            library = compiled("read_bandwidth.cpp", Path(folder), "threads.cpp")
-        library.bench_open_readers.restype = ctypes.c_void_p
-        library.bench_read_all.restype = ctypes.c_double
+        library = compiled_readers()
         self._team = ctypes.c_void_p(library.bench_open_readers(threads))
         self._read = library.bench_read_all
         self._end = weakref.finalize(self, library.bench_close_readers, self._team)
