@@ -1,7 +1,7 @@
 """``make deterministic``: 50 prompts × 100 tokens of the demo model, bit for bit, under all circumstances.
 
-In bfloat16, in float32, and in the file's own 4-bit blocks, which are its default form with the option. Three to
-five minutes on two cores for each.
+In bfloat16, in float32, and in the file's own 4-bit blocks, which are its default form with the option: four
+or five minutes on two cores for each.
 """
 
 from __future__ import annotations
