@@ -4,7 +4,7 @@ PYTHON ?= python3
 export PYTHON
 BIN := .venv/bin
 
-.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak soak-batch deterministic chaos conformance bench-queue bench-readers bench-stalled bench-start bench-structured bench-batch bench-engine bench-peers bench-overload bench-policies soak-memory gpu-check format constraints clean
+.PHONY: help up setup dev test test-redis7 lint types check wheel-check soak soak-batch deterministic chaos conformance bench-queue bench-readers bench-stalled bench-start bench-structured bench-batch bench-engine bench-decode bench-speculation bench-peers bench-overload bench-policies soak-memory gpu-check format constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -38,7 +38,7 @@ check: lint types test wheel-check ## everything that CI runs
 soak: dev ## random walks of 10⁶ steps and every mutant (about 25 minutes on one core)
 	@$(BIN)/pytest -m soak --timeout=0 $(ARGS)
 
-deterministic: dev ## 50 answers of the demo model, bit for bit alone, in batches, preempted and resumed (about 10 minutes)
+deterministic: dev ## 50 answers of the demo model, bit for bit alone, in batches, preempted and resumed (about 15 minutes)
 	@$(BIN)/pytest -m soak --timeout=0 tests/engine/test_deterministic_smollm2.py $(ARGS)
 
 soak-batch: dev ## 50,000 lines, 200 MB, on the scripted model while its Celery workers are killed 20 times (about 8 minutes)
@@ -80,6 +80,12 @@ bench-structured: setup ## what it costs to hold 16 answers to a JSON Schema, in
 
 bench-engine: setup ## the engine alone: tokens per second and per-step budget by kernels and weights (about 10 minutes)
 	@$(BIN)/python ops/bench/engine.py $(ARGS)
+
+bench-decode: setup ## a decode step of one sequence against what its weights take to be read here (about half a minute)
+	@$(BIN)/python ops/bench/decode_limit.py $(ARGS)
+
+bench-speculation: setup ## prompt lookup against plain decoding, in turns: 1.3 times as fast where texts repeat, never slower (about 2 minutes)
+	@$(BIN)/python ops/bench/speculation.py $(ARGS)
 
 bench-peers: setup ## our full path against vLLM, llama.cpp and OpenVINO, installed on the way; transformers and Celery where they are there (about an hour, two with Celery)
 	@$(BIN)/python ops/bench/peers.py $(ARGS)

@@ -6,6 +6,8 @@ plain rows does not pay for them.
 
     logits ─ penalties ─ biases ─ temperature, truncation, draw ─► latest [rows] ─► next step's embedding
                           └────── log-probabilities of the choice and of the most likely tokens
+
+Penalties are the first launch's. Biases are torch's, and so are the penalties of a step that has both.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from headway.kernels.fused_sampling import RowPenalties, RowSampling
 from headway.kernels.launch import Chip, next_power_of_two
 from headway.kernels.row_log_probabilities import row_log_probabilities
 from headway.kernels.sampling import log_probabilities
-from headway.kernels.sampling_launches import SamplingBuffers, penalise_reference, sampling_launches
+from headway.kernels.sampling_launches import SamplingBuffers, penalised_logits, sampling_launches
 
 FEWEST_ROWS = 64
 FEWEST_TOP = 8
@@ -144,8 +146,9 @@ class FusedSampler:
         penalties = self._penalties(arrays) if bucket.is_penalised else None
         if bucket.biases:
             if penalties is not None:
-                # Biases come after penalties, which the kernel would do first of all: done here instead.
-                logits.copy_(penalise_reference(logits, penalties))
+                # Biases come after penalties, which the first launch would do: in a step with both, a rare
+                # one, torch does them, with a few more passes over the logits, and the launch only counts.
+                logits.copy_(penalised_logits(logits, penalties))
                 penalties = _only_counting(penalties)
             logits.view(-1).index_add_(0, arrays["biased"], arrays["biases"])
         rows = RowSampling(

@@ -34,6 +34,7 @@ class NativeModel:
     ) -> None:
         """``cores``: as many as threads; None: threads run anywhere."""
         self._step = CpuStep(library, model, cache.pools, threads=threads, cores=cores)
+        self._weights = model
         self._cache = cache
 
     def wake(self) -> None:
@@ -85,6 +86,15 @@ class NativeModel:
             for end, chunk in zip(_ends(chunks), chunks, strict=True)
             for row in range(sampling_rows(chunk), 0, -1)
         ]
+        if all(row.masks is None and row.takes_most_likely for row in rows):
+            # Most steps: nobody's logits are wanted, nothing is to be put in order.
+            most_likely, _ = self.forward(chunks, answers, last_tokens, kept_rows=0)
+            return tuple(
+                [
+                    Sampled(row.answer.key, token)
+                    for row, token in zip(rows, most_likely.tolist(), strict=True)
+                ]
+            )
         forced = {i: token for i, row in enumerate(rows) if (token := row.forced) is not None}
         order = sorted(set(range(len(rows))) - forced.keys(), key=lambda i: rows[i].takes_most_likely)
         kept = sum(not rows[i].takes_most_likely for i in order)
@@ -120,6 +130,10 @@ class NativeModel:
     def times(self) -> StepTimes:
         """Where the last step's time went."""
         return self._step.times
+
+    def weight_bytes(self, tokens: int) -> int:
+        """Bytes of weights that a step of so many tokens reads."""
+        return self._weights.weight_bytes(tokens)
 
     def close(self) -> None:
         """End the threads."""

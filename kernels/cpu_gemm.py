@@ -121,6 +121,11 @@ class PackedWeight:
             begin += part.outputs
 
     @property
+    def byte_count(self) -> int:
+        """What a product reads of it: the panels, padding and scales among them, and the bias."""
+        return self.buffer.nbytes + (0 if self.bias is None else self.bias.nbytes)
+
+    @property
     def record(self) -> WeightRecord:
         """For native calls; valid as long as this object lives."""
         return WeightRecord(

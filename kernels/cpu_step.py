@@ -11,7 +11,7 @@ import ctypes
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from headway.kernels.cpu_gemm import Epilogue, PackedWeight, WeightRecord
 Int32s = NDArray[np.int32]
 MANY_TOKENS: Final = 24
 """From here on a product's time is its arithmetic, and with fewer tokens it is reading the weights."""
+
+_ADDRESSES: Final = frozenset({"tables", "masks"})
+"""Buffers of addresses; the others hold 32-bit numbers."""
 
 _KV_ELEMENTS = {torch.float32: 0, torch.bfloat16: 1, torch.uint8: 2}
 """``HeadwayElement`` of keys and values; uint8: 8-bit values and their scales."""
@@ -104,15 +107,34 @@ class CpuModel:
     """[positions, head_dim / 2] float32, as are the sines."""
     sines: Tensor
 
+    def weight_bytes(self, tokens: int) -> int:
+        """Bytes that the products of a step of so many tokens read, the head's among them.
 
-@dataclass(frozen=True, slots=True)
-class StepTimes:
+        Norms, rotary tables and the tokens' own rows of the embedding, a thousandth of it, are left out.
+        """
+        layers = self.layers_of_many if self.layers_of_many and tokens >= MANY_TOKENS else self.layers
+        products = [weight for one in layers for weight in (one.qkv, one.output, one.gate_up, one.down)]
+        return sum(weight.byte_count for weight in (*products, self.head))
+
+
+class StepTimes(NamedTuple):
     """Seconds that the last step spent in the layers' products, in attention, in the head, and in all."""
 
     products: float
     attention: float
     head: float
     total: float
+
+
+class _Buffer(NamedTuple):
+    """What a step reads or writes, and where it lies: numpy takes longer to say so than to fill it."""
+
+    values: NDArray[Any]
+    address: int
+
+    @classmethod
+    def of(cls, values: NDArray[Any]) -> _Buffer:
+        return cls(values, values.ctypes.data)
 
 
 class CpuStep:
@@ -148,7 +170,8 @@ class CpuStep:
         self._record = _StepRecord()
         self._vocab = model.head.outputs
         self._logits = torch.empty(0)
-        self._buffers: dict[str, Int32s] = {}
+        self._no_logits = torch.empty((0, self._vocab))
+        self._buffers: dict[str, _Buffer] = {}
 
     def wake(self) -> None:
         """A step follows within microseconds: let the threads get ready meanwhile."""
@@ -172,41 +195,42 @@ class CpuStep:
         0: it may choose anything; none at all: no row has one. What a mask forbids is no row's most likely
         token, and −inf among its logits. Both results are overwritten by the next step.
         """
-        record = self._record
-        record.sequences, record.tokens, record.rows = len(starts), len(token_ids), len(rows)
+        record, count = self._record, len(rows)
+        record.sequences, record.tokens, record.rows = len(starts), len(token_ids), count
         record.kept_rows = kept_rows
-        record.token_ids = self._filled("token_ids", token_ids).ctypes.data
-        record.starts = self._filled("starts", starts).ctypes.data
-        record.counts = self._filled("counts", counts).ctypes.data
-        addresses = np.array(tables, dtype=np.uint64)
-        record.tables = addresses.ctypes.data
-        record.logit_rows = self._filled("rows", rows).ctypes.data
-        allowed = np.array(masks or (0,) * len(rows), dtype=np.uint64)
-        record.masks = allowed.ctypes.data
-        most_likely = self._filled("most_likely", rows)
-        record.most_likely = most_likely.ctypes.data
+        record.token_ids = self._filled("token_ids", token_ids)
+        record.starts = self._filled("starts", starts)
+        record.counts = self._filled("counts", counts)
+        record.tables = self._filled("tables", tables)
+        record.logit_rows = self._filled("rows", rows)
+        record.masks = self._filled("masks", masks or (0,) * count)
+        record.most_likely = self._filled("most_likely", rows)
         if self._logits.shape[0] < kept_rows:
             self._logits = torch.empty((kept_rows, self._vocab))
         record.logits = self._logits.data_ptr()
         if self._run(self._context, ctypes.byref(record)) != 0:
             raise MemoryError(f"no memory for a step of {len(token_ids)} tokens")
-        return most_likely[: len(rows)], self._logits[:kept_rows]
+        most_likely = self._buffers["most_likely"].values[:count]
+        return most_likely, self._logits[:kept_rows] if kept_rows else self._no_logits
 
     @property
     def times(self) -> StepTimes:
         """Where the last step's time went, as its calling thread saw it."""
-        return StepTimes(*(count * 1e-9 for count in self._record.nanoseconds))
+        products, attention, head, total = self._record.nanoseconds
+        return StepTimes(products * 1e-9, attention * 1e-9, head * 1e-9, total * 1e-9)
 
     def close(self) -> None:
         """End the threads; nothing can run after that."""
         self._end()
 
-    def _filled(self, name: str, values: Sequence[int]) -> Int32s:
+    def _filled(self, name: str, values: Sequence[int]) -> int:
+        """The address of a buffer with these values; one is made anew when it is too short."""
         buffer = self._buffers.get(name)
-        if buffer is None or len(buffer) < len(values):
-            buffer = self._buffers[name] = np.zeros(max(64, 2 * len(values)), dtype=np.int32)
-        buffer[: len(values)] = values
-        return buffer
+        if buffer is None or len(buffer.values) < len(values):
+            kind = np.uint64 if name in _ADDRESSES else np.int32
+            buffer = self._buffers[name] = _Buffer.of(np.zeros(max(64, 2 * len(values)), dtype=kind))
+        buffer.values[: len(values)] = values
+        return buffer.address
 
 
 def _records(layers: Sequence[CpuLayer]) -> ctypes.Array[_LayerRecord] | None:

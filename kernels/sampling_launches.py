@@ -185,8 +185,12 @@ def count_tokens(counts: Tensor, slot: int, prompt: Tensor, answer: Tensor) -> N
     counts[slot, prompt] |= IN_PROMPT
 
 
-def penalise_reference(logits: Tensor, penalties: RowPenalties) -> Tensor:
-    """A penalised copy, by the formulas in ``kernels.sampling``."""
+def penalised_logits(logits: Tensor, penalties: RowPenalties) -> Tensor:
+    """A penalised copy, by the formulas in ``kernels.sampling``, in torch's own operations on any device.
+
+    For steps in which something must come between penalties and choice, which the first launch does not let
+    in; and what that launch is compared with.
+    """
     slots = penalties.slots.long()
     counts = torch.where(slots.unsqueeze(1) >= 0, penalties.counts[slots.clamp(min=0)], 0)
     occurrences = (counts & (IN_PROMPT - 1)).float()
@@ -201,7 +205,7 @@ def penalise_reference(logits: Tensor, penalties: RowPenalties) -> Tensor:
 def fused_sampling_reference(logits: Tensor, rows: RowSampling) -> tuple[Tensor, Tensor]:
     """(tokens, log-probabilities) by the definitions in ``kernels.sampling``."""
     if rows.penalties is not None:
-        logits = penalise_reference(logits, rows.penalties)
+        logits = penalised_logits(logits, rows.penalties)
     greedy = rows.temperature == 0
     tempered = temper(logits, torch.where(greedy, 1.0, rows.temperature))
     thresholds = truncation_reference(tempered, rows.top_k, rows.top_p, rows.floor.exp())

@@ -5,15 +5,24 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from headway.services import cli_engine_options as engine_options
 from headway.services import cli_options as options
 from headway.services.errors import UsageError
+from headway.services.given_options import refuse_ignored
 from headway.services.settings import WorkerSettings, default_cache_dir
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+OF_THE_ENGINE: Final = (
+    *("sequences", "decode_only", "context_tokens", "model", "dtype", "device", "threads", "cpu_kernels"),
+    *("quantization", "tensor_parallel", "cuda_graphs", "kv_cache_dtype", "cache_dir", "pin_threads"),
+)
+"""Parameters of the engine that is run here, where no worker is looked at."""
 _WORKER = WorkerSettings()
 
 
@@ -23,6 +32,7 @@ def add_profile_command(app: typer.Typer) -> None:
 
 
 def profile(
+    context: typer.Context,
     url: Annotated[
         str | None,
         typer.Argument(
@@ -39,6 +49,16 @@ def profile(
     sequences: Annotated[
         str, typer.Option(metavar="N,…", help="How many answers at a time in the engine that is run here.")
     ] = "1,4,16,32",
+    decode_only: Annotated[
+        bool,
+        typer.Option(
+            "--decode-only", help="Nothing but decodes: each step brings one token to each of the sequences."
+        ),
+    ] = False,
+    context_tokens: Annotated[
+        int,
+        typer.Option("--context", min=40, metavar="TOKENS", help="Of each sequence with --decode-only."),
+    ] = 225,
     model: options.Model = _WORKER.model,
     dtype: engine_options.Dtype = _WORKER.dtype,
     device: engine_options.Device = _WORKER.device,
@@ -55,23 +75,19 @@ def profile(
 ) -> None:
     """Say what each step's time goes to: products, attention, sampling, scheduling, text, idle.
 
-    Of a live worker, or of an engine that is run here on prompts of 180 tokens and answers of 94.
+    Of a live worker, or of an engine that is run here on prompts of 180 tokens and answers of 94, or on
+    decodes alone.
     """
-    from headway.services.profile import as_json, as_lines, between, read_worker
-
     if url is not None:
-        before = read_worker(url, time.monotonic())
-        time.sleep(seconds)
-        budget = between(before, read_worker(url, time.monotonic()))
-        print(json.dumps(as_json(budget)) if json_output else "\n".join(as_lines(budget)))
+        refuse_ignored(context, OF_THE_ENGINE, "the steps are those of the worker at URL, as it was started")
+        _show_worker(url, seconds, is_json=json_output)
         return
+    refuse_ignored(context, ["seconds"], "no worker's URL is given: an engine runs here until it is done")
+    if not decode_only:
+        refuse_ignored(
+            context, ["context_tokens"], "prompts and answers have their own lengths", "--decode-only"
+        )
     counts = parse_counts(sequences)
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is loaded, as `headway worker` does
-
-    from headway.engine.errors import ModelError
-    from headway.services.model_host import build_engine
-    from headway.services.profile_run import ProfileRun, RunShape
-
     settings = WorkerSettings(
         model=model,
         dtype=dtype,
@@ -87,6 +103,30 @@ def profile(
         pins_threads=pin_threads,
         max_sequences=max(counts),
     )
+    _run_engine(settings, counts, context_tokens if decode_only else None, is_json=json_output)
+
+
+def _show_worker(url: str, seconds: float, *, is_json: bool) -> None:
+    """What a worker's time went to, in the seconds that come."""
+    from headway.services.profile import as_json, as_lines, between, read_worker
+
+    before = read_worker(url, time.monotonic())
+    time.sleep(seconds)
+    budget = between(before, read_worker(url, time.monotonic()))
+    print(json.dumps(as_json(budget)) if is_json else "\n".join(as_lines(budget)))
+
+
+def _run_engine(
+    settings: WorkerSettings, counts: Sequence[int], context_tokens: int | None, *, is_json: bool
+) -> None:
+    """A budget for each count, of an engine in this process; ``context_tokens``: of decodes alone."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is loaded, as `headway worker` does
+
+    from headway.engine.errors import ModelError, RequestError
+    from headway.services.model_host import build_engine
+    from headway.services.profile import as_json, as_lines
+    from headway.services.profile_run import DecodeShape, ProfileRun, RunShape
+
     try:
         host = build_engine(settings)
     except ModelError as error:
@@ -94,8 +134,15 @@ def profile(
     run = ProfileRun(host.engine, host.model.tokenizer.vocab_size, host.computation)
     run.run(RunShape(counts[-1], counts[-1], answer_tokens=8))  # thrown away
     for count in counts:
-        budget = run.run(RunShape(count, 2 * count))
-        if json_output:
+        try:
+            budget = (
+                run.run(RunShape(count, 2 * count))
+                if context_tokens is None
+                else run.decode(DecodeShape(count, context_tokens))
+            )
+        except RequestError as error:
+            raise UsageError(str(error), hint="a shorter --context" if context_tokens else None) from None
+        if is_json:
             print(json.dumps({"sequences": count, **as_json(budget)}), flush=True)
         else:
             print(f"\n{count} at a time: " + "\n".join(as_lines(budget)), flush=True)

@@ -1,6 +1,7 @@
 """Where the time of an engine went: readings of its sums, what lies between two of them, and a table.
 
 of a step    products, head, attention, model, sampling, runner, scheduling, detokenize, thread, idle
+together     gemm (products and head), overhead (all around the forward pass)
 beside it    publish (writes to the queue, waiting included) and the CPU time of the I/O loop
 """
 
@@ -32,6 +33,16 @@ MEANINGS: Final[Mapping[str, str]] = {
 }
 
 
+GEMM: Final = "gemm"
+OVERHEAD: Final = "overhead"
+SUMS: Final[Mapping[str, tuple[str, ...]]] = {
+    GEMM: (Part.PRODUCTS, Part.HEAD),
+    OVERHEAD: (Part.SAMPLING, Part.RUNNER, Part.SCHEDULING, Part.DETOKENIZE, THREAD),
+}
+"""Parts that answer one question together. Told where the kernels tell their products: elsewhere ``model``
+holds all of a pass, products and torch's dispatch alike, and a GPU is waited for in ``sampling``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Sums since an engine's start."""
@@ -60,15 +71,27 @@ class Budget:
     publishes: int = 0
     loop_cpu_seconds: float = 0.0
     computation: Mapping[str, str] = field(default_factory=dict[str, str])
+    context_tokens: float | None = None
+    """Mean context of the sequences of decode steps; None: steps were of all kinds."""
 
     def per_step_ms(self, part: str) -> float:
-        """Milliseconds of a part in an average step."""
-        return 1e3 * self.seconds[part] / self.steps if self.steps else 0.0
+        """Milliseconds of a part, or of one of ``SUMS``, in an average step."""
+        return 1e3 * self._seconds_of(part) / self.steps if self.steps else 0.0
 
     def share(self, part: str) -> float:
-        """Of the time that was not idle."""
+        """Of a part, or of one of ``SUMS``, in the time that was not idle."""
         busy = self.wall_seconds - self.seconds.get(IDLE, 0.0)
-        return self.seconds[part] / busy if busy > 0.0 else 0.0
+        return self._seconds_of(part) / busy if busy > 0.0 else 0.0
+
+    @property
+    def sums(self) -> tuple[str, ...]:
+        """Which ``SUMS`` can be told."""
+        return tuple(SUMS) if self.seconds.get(Part.PRODUCTS, 0.0) > 0.0 else ()
+
+    def _seconds_of(self, part: str) -> float:
+        if part in SUMS:
+            return sum(self.seconds.get(each, 0.0) for each in SUMS[part])
+        return self.seconds[part]
 
 
 def read_profile(profile: StepProfile, at_seconds: float) -> Reading:
@@ -142,10 +165,16 @@ def as_lines(budget: Budget) -> list[str]:
         f"{rate:.1f} tokens/s, {budget.tokens / budget.steps:.1f} tokens a step",
         f"{'':12}{'ms/step':>9}{'share':>8}",
     ]
+    if budget.context_tokens is not None:
+        lines[0] += f"; decodes only, at a context of {budget.context_tokens:.1f} tokens on average"
     for part, meaning in MEANINGS.items():
         if part in budget.seconds:
             share = "" if part == IDLE else f"{budget.share(part):8.1%}"
             lines.append(f"{part:12}{budget.per_step_ms(part):9.3f}{share:8}  {meaning}")
+    lines += ["together:"] if budget.sums else []
+    for name in budget.sums:
+        told = ", ".join(SUMS[name])
+        lines.append(f"{name:12}{budget.per_step_ms(name):9.3f}{budget.share(name):8.1%}  {told}")
     if budget.publishes:
         each = 1e3 * budget.publish_seconds / budget.publishes
         cpu = 1e3 * budget.loop_cpu_seconds / budget.steps
@@ -164,8 +193,8 @@ def computation_lines(computation: Mapping[str, str]) -> list[str]:
 
 
 def as_json(budget: Budget) -> dict[str, object]:
-    """The budget as values of JSON: seconds by part."""
-    return {
+    """The budget as values of JSON: seconds by part, and the shares of the sums."""
+    told: dict[str, object] = {
         "wall_seconds": round(budget.wall_seconds, 6),
         "steps": budget.steps,
         "tokens": budget.tokens,
@@ -174,4 +203,8 @@ def as_json(budget: Budget) -> dict[str, object]:
         "publishes": budget.publishes,
         "loop_cpu_seconds": round(budget.loop_cpu_seconds, 6),
         "computation": dict(budget.computation),
+        "shares": {name: round(budget.share(name), 4) for name in budget.sums},
     }
+    if budget.context_tokens is not None:
+        told["context_tokens"] = round(budget.context_tokens, 1)
+    return told

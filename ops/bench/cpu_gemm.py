@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -23,10 +22,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from native_code import compiled
 from torch import Tensor
 
 from headway.kernels.cpu_gemm import OutputRecord, PackedWeight, WeightRecord, quantize_rows
-from headway.kernels.native_library import COMPILERS, FLAGS, SOURCES, find_compiler, load_native
+from headway.kernels.native_library import load_native
 from headway.kernels.weight_rows import BLOCK_BYTES, GROUP, WeightKind, WeightRows, bf16_rows, gguf_rows
 
 LAYER = ((960, 576), (576, 576), (3072, 576), (576, 1536))
@@ -144,11 +144,7 @@ def cpu_seconds(run: Callable[[], object]) -> float:
 
 def compiled_loop(folder: Path) -> ctypes.CDLL:
     """``cpu_gemm_loop.cpp`` as a library."""
-    source, target = Path(__file__).with_name("cpu_gemm_loop.cpp"), folder / "loop.so"
-    subprocess.run(
-        [find_compiler(COMPILERS), *FLAGS, "-w", f"-I{SOURCES}", str(source), "-o", str(target)], check=True
-    )
-    loop = ctypes.CDLL(str(target))
+    loop = compiled("cpu_gemm_loop.cpp", folder)
     loop.bench_products.restype = loop.bench_read.restype = ctypes.c_double
     return loop
 

@@ -21,7 +21,7 @@ from headway.kernels.rms_norm import add_rms_norm_reference, rms_norm_reference
 from headway.kernels.rope_kv_write import HeadNorms, RotaryRows, rope_kv_write_reference
 from headway.kernels.row_gather import row_gather_reference
 from headway.kernels.row_log_probabilities import log_total_reference
-from headway.kernels.sampling_launches import fused_sampling_reference, penalise_reference
+from headway.kernels.sampling_launches import fused_sampling_reference, penalised_logits
 from headway.kernels.token_mask import token_mask_reference
 from headway.kernels.varlen_attention import PagedCache
 
@@ -138,7 +138,7 @@ class _Sampling:
         if given["counts"] is not None:
             names = ("counts", "slots", "repetition", "presence", "frequency")
             penalties = RowPenalties(**{name: given[name] for name in names})
-            given["logits"].copy_(penalise_reference(given["logits"], penalties))
+            given["logits"].copy_(penalised_logits(given["logits"], penalties))
 
     def remember(self, given: Arguments, _: Arguments) -> None:
         self._given = {**self._given, **given}

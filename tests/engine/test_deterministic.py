@@ -12,6 +12,7 @@ import torch
 from tests.engine.circumstances import Circumstances, Entry, resumed, tell
 from tests.engine.test_torch_runner import CONFIG, MIX, RandomCheckpoint
 from tests.native_kernels import CACHE_DIR, native_library
+from torch import Tensor
 
 from headway.engine.answer import Answer
 from headway.engine.cpu_kernels import Computation, CpuSettings, KvCacheDType, Quantization
@@ -24,6 +25,8 @@ from headway.engine.sampler import SamplingRow
 from headway.engine.scripted import ByteTokenizer
 from headway.engine.torch_runner import TorchRunner
 from headway.engine.values import Admitted, RequestKey, RequestSpec, Sampling, StepPlan, StepResult
+from headway.engine.weight_shapes import weight_shapes
+from headway.kernels.weight_rows import BLOCK_BYTES, GROUP, WeightKind, WeightRows, dequantized, gguf_rows
 
 MODEL = replace(
     CONFIG,
@@ -54,9 +57,36 @@ class Form(NamedTuple):
 
 FORMS = pytest.mark.parametrize(
     "form",
-    [Form("bfloat16"), Form("bfloat16", "int8"), Form("bfloat16", kv_cache_dtype="int8"), Form("float32")],
-    ids=["bfloat16", "int8 weights", "int8 keys and values", "float32"],
+    [
+        Form("bfloat16"),
+        Form("bfloat16", "int8"),
+        Form("bfloat16", "q4"),
+        Form("bfloat16", kv_cache_dtype="int8"),
+        Form("float32"),
+    ],
+    ids=["bfloat16", "int8 weights", "4-bit weights", "int8 keys and values", "float32"],
 )
+
+
+class BlockCheckpoint(RandomCheckpoint):
+    """One whose layers are 4-bit blocks, as those of the demo model's file are."""
+
+    def blocks(self, name: str) -> WeightRows | None:
+        if ".layers." not in name or "norm" in name:
+            return None
+        outputs, inputs = weight_shapes(self.config)[name]
+        generator = torch.Generator().manual_seed(self.names().index(name))
+        size = BLOCK_BYTES[WeightKind.Q4_1]
+        rows = torch.randint(
+            0, 256, (outputs * inputs // GROUP, size), dtype=torch.uint8, generator=generator
+        )
+        # Scale and least value: numbers as far from 0 as those of the other forms.
+        rows[:, :4] = torch.tensor([0.07, -0.52], dtype=torch.float16).view(torch.uint8)
+        return gguf_rows(rows.view(outputs, -1), WeightKind.Q4_1)
+
+    def tensor(self, name: str) -> Tensor:
+        rows = self.blocks(name)
+        return super().tensor(name) if rows is None else dequantized(rows)
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +105,7 @@ def runner_of(config: ModelConfig, form: Form, tokens: int = AMPLE, threads: int
     number = torch.uint8 if form.kv_cache_dtype == "int8" else number
     size = block_bytes(config, form.block_size, number) // form.block_size
     return TorchRunner.load(
-        RandomCheckpoint(config),
+        BlockCheckpoint(config) if form.quantization == "q4" else RandomCheckpoint(config),
         dtype=form.dtype,
         kv_cache_bytes=tokens * size,
         host_cache_bytes=AMPLE * size,
@@ -179,10 +209,10 @@ def test_guesses_change_no_bit(form: Form, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_mark_tells_workers_apart_that_compute_differently() -> None:
-    forms = (Form("bfloat16"), Form("bfloat16", "int8"), Form("float32"))
+    forms = (Form("bfloat16"), Form("bfloat16", "int8"), Form("bfloat16", "q4"), Form("float32"))
     runners = [runner_of(MODEL, form) for form in forms] + [runner_of(WINDOW, forms[0])]
     marks = {runner.kernels.rpartition(" ")[2] for runner in runners}
-    assert len(marks) == 4
+    assert len(marks) == 5
     assert all(len(mark) == 12 for mark in marks)
 
 

@@ -1,6 +1,7 @@
 """``make deterministic``: 50 prompts × 100 tokens of the demo model, bit for bit, under all circumstances.
 
-About five minutes on two cores in bfloat16, and as long in float32.
+In bfloat16, in float32, and in the file's own 4-bit blocks, which are its default form with the option: four
+or five minutes on two cores for each.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tests.engine.test_hf_equality import QUESTIONS
 from tests.native_kernels import CACHE_DIR, native_library
 
 from headway.engine.checkpoint import open_checkpoint
-from headway.engine.cpu_kernels import CpuSettings
+from headway.engine.cpu_kernels import CpuSettings, Quantization
 from headway.engine.interfaces import Tokenizer
 from headway.engine.kv_cache import block_bytes
 from headway.engine.model_source import resolve_model
@@ -32,7 +33,7 @@ PROMPTS = 50
 BLOCK_SIZE = 16
 AMPLE, SHORT = 900, 130
 """Blocks of the pool: for 32 requests with room to spare, and for some eight."""
-TEXT = (Path(__file__).parent / "perplexity.txt").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parent / "prompt_text.txt").read_text(encoding="utf-8")
 SAMPLINGS = (
     Sampling(temperature=0.0, ignore_eos=True, logprobs=0),
     Sampling(temperature=0.0, ignore_eos=True),
@@ -66,10 +67,20 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+FORMS: dict[str, tuple[str, Quantization]] = {
+    "bfloat16": ("bfloat16", "none"),
+    "float32": ("float32", "none"),
+    "4-bit weights": ("bfloat16", "auto"),
+}
+"""Numbers of activations, and form of the weights."""
+EVERY_FORM = pytest.mark.parametrize("form", list(FORMS))
+
+
 @cache
-def worker(dtype: str, threads: int = 2) -> Worker:
+def worker(form: str, threads: int = 2) -> Worker:
     native_library()
     checkpoint = open_checkpoint(resolve_model("smollm2-135m").path)
+    dtype, quantization = FORMS[form]
     number = torch.float32 if dtype == "float32" else torch.bfloat16
     size = block_bytes(checkpoint.config, BLOCK_SIZE, number)
 
@@ -81,7 +92,7 @@ def worker(dtype: str, threads: int = 2) -> Worker:
             host_cache_bytes=slots * size,
             block_size=BLOCK_SIZE,
             threads=threads,
-            cpu=CpuSettings("native", "none", CACHE_DIR),
+            cpu=CpuSettings("native", quantization, CACHE_DIR),
             is_deterministic=True,
         )
 
@@ -89,9 +100,9 @@ def worker(dtype: str, threads: int = 2) -> Worker:
 
 
 @cache
-def requests(dtype: str) -> list[RequestSpec]:
+def requests(form: str) -> list[RequestSpec]:
     """Questions, and pieces of a text of up to 250 tokens, with common beginnings among them."""
-    tokenizer = worker(dtype).tokenizer
+    tokenizer = worker(form).tokenizer
     prompts = [tokenizer.render_chat([{"role": "user", "content": question}]) for question in QUESTIONS]
     text = tokenizer.encode(TEXT, add_special_tokens=False)
     prompts += [text[31 * (i // 3) :][: 3 + 8 * i] for i in range(PROMPTS - len(prompts))]
@@ -102,8 +113,8 @@ def requests(dtype: str) -> list[RequestSpec]:
 
 
 @cache
-def alone(dtype: str) -> dict[str, list[Entry]]:
-    answers = worker(dtype).tell(requests(dtype), Circumstances())
+def alone(form: str) -> dict[str, list[Entry]]:
+    answers = worker(form).tell(requests(form), Circumstances())
     assert len(answers) == PROMPTS
     assert all(len(answer) == ANSWER_TOKENS for answer in answers.values())
     return answers
@@ -121,23 +132,27 @@ CIRCUMSTANCES = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@EVERY_FORM
 @pytest.mark.parametrize("name", list(CIRCUMSTANCES))
-def test_answers_are_those_of_each_request_alone(dtype: str, name: str) -> None:
-    assert worker(dtype).tell(requests(dtype), CIRCUMSTANCES[name]) == alone(dtype)
+def test_answers_are_those_of_each_request_alone(form: str, name: str) -> None:
+    assert worker(form).tell(requests(form), CIRCUMSTANCES[name]) == alone(form)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@EVERY_FORM
 @pytest.mark.parametrize("mode", list(Mode))
-def test_who_had_to_give_way_says_what_it_says_alone(dtype: str, mode: Mode) -> None:
+def test_who_had_to_give_way_says_what_it_says_alone(form: str, mode: Mode) -> None:
     under = Circumstances(sequences=24, step_tokens=96, gives_way=mode)
-    assert worker(dtype).tell(requests(dtype), under, is_short=True) == alone(dtype)
+    assert worker(form).tell(requests(form), under, is_short=True) == alone(form)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_another_worker_goes_on_as_the_first_would_have(dtype: str) -> None:
-    whole = alone(dtype)
-    kept = {spec.request_id: 1 + 37 * place % 98 for place, spec in enumerate(requests(dtype))}
-    specs = [resumed(spec, whole[spec.request_id], kept[spec.request_id]) for spec in requests(dtype)]
-    rest = worker(dtype, threads=1).tell(specs, Circumstances(sequences=11, step_tokens=64))
+@EVERY_FORM
+def test_another_worker_goes_on_as_the_first_would_have(form: str) -> None:
+    whole = alone(form)
+    kept = {spec.request_id: 1 + 37 * place % 98 for place, spec in enumerate(requests(form))}
+    specs = [resumed(spec, whole[spec.request_id], kept[spec.request_id]) for spec in requests(form)]
+    rest = worker(form, threads=1).tell(specs, Circumstances(sequences=11, step_tokens=64))
     assert rest == {name: answer[kept[name] :] for name, answer in whole.items()}
+
+
+def test_the_third_form_is_what_the_option_serves_by_default() -> None:
+    assert worker("4-bit weights").ample.kernels.startswith("native (Q4_1, head Q8_0), deterministic ")

@@ -19,6 +19,7 @@ from headway.engine.content import StoredCheckpoint, content_digest
 from headway.engine.cpu_kernels import CpuSettings, KvCacheDType, Quantization
 from headway.engine.interfaces import Tokenizer
 from headway.engine.model_source import resolve_model
+from headway.engine.native_model import NativeModel
 from headway.engine.quantization_check import WINDOW, log_likelihoods, text_tokens
 from headway.engine.quantization_choice import RECORDED
 from headway.engine.torch_runner import TorchRunner
@@ -117,6 +118,15 @@ def test_few_tokens_are_computed_with_the_files_own_blocks(
     few, many = tokens[: MANY_TOKENS - 1], tokens[:MANY_TOKENS]
     assert torch.equal(log_likelihoods(both, few), log_likelihoods(blocks, few))
     assert not torch.equal(log_likelihoods(both, many), log_likelihoods(blocks, many))
+    read = [weight_bytes(both, 1), weight_bytes(both, MANY_TOKENS - 1), weight_bytes(blocks, MANY_TOKENS)]
+    assert read == [weight_bytes(blocks, 1)] * 3
+    assert weight_bytes(both, MANY_TOKENS) > 1.3 * read[0]
+
+
+def weight_bytes(runner: TorchRunner, tokens: int) -> int:
+    """That a step of so many tokens reads."""
+    assert isinstance(runner._model, NativeModel)
+    return runner._model.weight_bytes(tokens)
 
 
 def test_greedy_answers_in_bfloat16_are_hugging_faces_up_to_ties(

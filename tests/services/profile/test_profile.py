@@ -22,16 +22,20 @@ from headway.services.engine_thread import EngineThread
 from headway.services.errors import NotReachableError, ServiceError, UsageError
 from headway.services.metrics import WorkerMetrics
 from headway.services.profile import (
+    GEMM,
     IDLE,
+    OVERHEAD,
     THREAD,
+    Budget,
     Reading,
+    as_json,
     as_lines,
     between,
     parse_metrics,
     read_profile,
     read_worker,
 )
-from headway.services.profile_run import ProfileRun, RunShape
+from headway.services.profile_run import DECODE_STEPS, LEAST_CONTEXT, DecodeShape, ProfileRun, RunShape
 from headway.services.worker_http import WorkerHttp
 
 URL = "http://127.0.0.1:9100"
@@ -129,6 +133,26 @@ def test_the_parts_of_a_budget_add_up_to_the_time_between_two_readings() -> None
     assert budget.share("products") == pytest.approx(0.5)  # of what was not idle
 
 
+def test_products_and_all_around_the_pass_are_told_together() -> None:
+    seconds = {part.value: 0.0 for part in Part} | {THREAD: 0.5, IDLE: 10.0}
+    seconds |= {Part.PRODUCTS: 6.0, Part.HEAD: 1.0, Part.ATTENTION: 1.0, Part.MODEL: 0.5}
+    seconds |= {Part.SAMPLING: 0.1, Part.RUNNER: 0.2, Part.SCHEDULING: 0.3, Part.DETOKENIZE: 0.4}
+    budget = Budget(20.0, 100, 100, seconds)
+    assert budget.share(GEMM) == pytest.approx(0.7)
+    assert budget.share(OVERHEAD) == pytest.approx(0.15)
+    assert budget.per_step_ms(OVERHEAD) == pytest.approx(15.0)
+    assert as_json(budget)["shares"] == {GEMM: 0.7, OVERHEAD: 0.15}
+    text = "\n".join(as_lines(budget))
+    assert "70.0%  products, head" in text
+    assert "15.0%  sampling, runner, scheduling, detokenize, thread" in text
+
+
+def test_no_share_of_products_is_told_where_the_model_tells_none() -> None:
+    budget = Budget(2.0, 10, 10, {part.value: 0.1 for part in Part} | {Part.PRODUCTS: 0.0, THREAD: 1.2})
+    assert as_json(budget)["shares"] == {}
+    assert "together" not in "\n".join(as_lines(budget))
+
+
 def test_a_worker_that_began_anew_is_told() -> None:
     later = Reading(10.0, 5, 50, {})
     with pytest.raises(ServiceError, match="started again"):
@@ -211,6 +235,47 @@ def test_a_run_answers_everything_and_accounts_for_its_time(shapes: Iterator[Run
         assert sum(budget.seconds.values()) == pytest.approx(budget.wall_seconds)
 
 
+@pytest.mark.parametrize("sequences", [1, 8])
+@pytest.mark.parametrize("context", [LEAST_CONTEXT, 100])
+def test_decodes_alone_are_steps_of_one_token_for_each_at_the_context_asked_for(
+    sequences: int, context: int
+) -> None:
+    runner = ScriptedRunner()
+    runner.steps = []
+    engine = engine_of(runner)
+    run = ProfileRun(engine, ByteTokenizer.vocab_size)
+    budget = run.decode(DecodeShape(sequences, context))
+    assert budget.steps == DECODE_STEPS
+    assert budget.tokens == sequences * DECODE_STEPS
+    decodes = [plan for plan in runner.steps if len(plan.chunks) == sequences][-DECODE_STEPS:]
+    assert all(len(chunk.token_ids) == 1 for plan in decodes for chunk in plan.chunks)
+    contexts = [chunk.start + 1 for plan in decodes for chunk in plan.chunks]
+    assert budget.context_tokens == sum(contexts) / len(contexts) == context - 0.5
+    assert not engine.has_work
+    engine.check_books()
+
+
+def test_decodes_that_look_ahead_are_counted_alike() -> None:
+    limits = StepLimits(max_step_tokens=512, max_sequences=8)
+    engine = Engine(
+        ScriptedRunner(), ByteTokenizer(), limits=limits, policy=POLICIES["fair"](), looks_ahead=True
+    )
+    budget = ProfileRun(engine, ByteTokenizer.vocab_size).decode(DecodeShape(8, 60))
+    engine.close()
+    assert (budget.steps, budget.tokens) == (DECODE_STEPS, 8 * DECODE_STEPS)
+    assert budget.context_tokens == pytest.approx(60, abs=1.5)
+
+
+def test_decodes_that_the_kv_cache_does_not_hold_are_refused() -> None:
+    engine = engine_of(ScriptedRunner(block_count=20))
+    run = ProfileRun(engine, ByteTokenizer.vocab_size)
+    with pytest.raises(ServiceError) as told:
+        run.decode(DecodeShape(8, 100))
+    assert "fewer --sequences" in (told.value.hint or "")
+    assert not engine.has_work
+    assert run.decode(DecodeShape(2, 60)).tokens == 2 * DECODE_STEPS
+
+
 def test_profile_runs_an_engine_here_and_prints_a_budget_for_each_count() -> None:
     toy = "scripted:ms_per_step=0,blocks=256"
     said = CliRunner().invoke(app, ["profile", "--model", toy, "--sequences", "2,1", "--json"])
@@ -222,6 +287,33 @@ def test_profile_runs_an_engine_here_and_prints_a_budget_for_each_count() -> Non
     shown = CliRunner().invoke(app, ["profile", "--model", toy, "--sequences", "2"])
     assert "scheduling" in shown.stdout
     assert "tokens/s" in shown.stdout
+
+
+def test_profile_of_decodes_alone_says_at_which_context() -> None:
+    toy = ["profile", "--model", "scripted:ms_per_step=0,blocks=256", "--sequences", "4", "--decode-only"]
+    said = CliRunner().invoke(app, [*toy, "--context", "40", "--json"])
+    assert said.exit_code == 0, said.output
+    told = json.loads(said.stdout)
+    assert (told["sequences"], told["context_tokens"], told["steps"]) == (4, 39.5, DECODE_STEPS)
+    shown = CliRunner().invoke(app, toy)
+    assert "decodes only, at a context of 224.5 tokens" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--context", "100"], "--context would be ignored"),
+        (["--seconds", "3"], "--seconds would be ignored"),
+        (["--decode-only", "--context", "5000"], "context holds"),
+        (["http://127.0.0.1:9", "--decode-only"], "--decode-only would be ignored"),
+        (["http://127.0.0.1:9", "--sequences", "4"], "--sequences would be ignored"),
+    ],
+)
+def test_options_that_would_say_nothing_are_refused(arguments: list[str], words: str) -> None:
+    model = [] if arguments[0].startswith("http") else ["--model", "scripted:ms_per_step=0"]
+    said = CliRunner().invoke(app, ["profile", *arguments, *model])
+    assert isinstance(said.exception, UsageError)
+    assert words in str(said.exception)
 
 
 @pytest.mark.parametrize("text", ["", "0", "x", "1,5000"])
