@@ -84,7 +84,7 @@ bench-engine: setup ## the engine alone: tokens per second and per-step budget b
 bench-decode: setup ## a decode step of one sequence against what its weights take to be read here (about half a minute)
 	@$(BIN)/python ops/bench/decode_limit.py $(ARGS)
 
-bench-speculation: setup ## prompt lookup against plain decoding, in turns: 1.3 times as fast where texts repeat, never slower (about 2 minutes)
+bench-speculation: setup ## prompt lookup against plain decoding, in turns: 1.3 times as fast where texts repeat, 0.97 at least elsewhere (about 2 minutes)
 	@$(BIN)/python ops/bench/speculation.py $(ARGS)
 
 bench-peers: setup ## our full path against vLLM, llama.cpp and OpenVINO, installed on the way; transformers and Celery where they are there (about an hour, two with Celery)

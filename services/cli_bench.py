@@ -96,15 +96,19 @@ def bench(
         api=api,
         api_key=os.environ.get(KEY) or None,
         tenant_keys=tenant_keys(),
-        rates=tuple(options.checked(parse_numbers)(rate)),
-        concurrencies=() if concurrency is None else tuple(options.checked(parse_counts)(concurrency)),
+        rates=tuple(options.checked(parse_numbers, "--rate")(rate)),
+        concurrencies=()
+        if concurrency is None
+        else tuple(options.checked(parse_counts, "--concurrency")(concurrency)),
         arrivals=arrivals,
         burstiness=burstiness,
         on_seconds=on,
         off_seconds=off,
         trace=trace,
-        rate_scales=() if rate_scale is None else tuple(options.checked(parse_numbers)(rate_scale)),
-        length_scale=options.checked(parse_scale)(length_scale),
+        rate_scales=()
+        if rate_scale is None
+        else tuple(options.checked(parse_numbers, "--rate-scale")(rate_scale)),
+        length_scale=options.checked(parse_scale, "--length-scale")(length_scale),
         context_tokens=context_tokens,
         prompt_tokens=prompt_tokens,
         answer_tokens=answer_tokens,

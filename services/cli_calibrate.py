@@ -18,7 +18,15 @@ from headway.services.units import parse_duration
 
 OF_THE_ENGINE: Final = (
     *("model", "dtype", "device", "threads", "cpu_kernels", "quantization", "kv_cache_dtype", "kv_cache"),
-    *("host_cache", "max_model_len", "max_sequences", "max_batch_tokens", "cache_dir", "pin_threads"),
+    *(
+        "host_cache",
+        "max_model_len",
+        "max_sequences",
+        "max_batch_tokens",
+        "tune_kernels",
+        "cache_dir",
+        "pin_threads",
+    ),
 )
 """Parameters of the engine that is measured here, where no worker is."""
 _WORKER = WorkerSettings()
@@ -66,6 +74,7 @@ def calibrate(
     max_model_len: engine_options.MaxModelLen = None,
     max_sequences: engine_options.MaxSequences = _WORKER.max_sequences,
     max_batch_tokens: engine_options.MaxBatchTokens = _WORKER.max_batch_tokens,
+    tune_kernels: engine_options.TuneKernels = _WORKER.tunes_kernels,
     cache_dir: engine_options.CacheDirectory = None,
     pin_threads: engine_options.PinThreads = _WORKER.pins_threads,
 ) -> None:
@@ -98,6 +107,7 @@ def calibrate(
         max_model_len=max_model_len,
         max_sequences=max_sequences,
         max_batch_tokens=max_batch_tokens,
+        tunes_kernels=tune_kernels,
         cache_dir=cache_dir or default_cache_dir(),
         pins_threads=pin_threads,
     )

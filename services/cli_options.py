@@ -23,8 +23,11 @@ from headway.services.units import parse_duration, parse_size
 Parsed = TypeVar("Parsed")
 
 
-def checked(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
-    """A parser whose ValueError becomes a usage error (exit code 2)."""
+def checked(parse: Callable[[str], Parsed], flag: str | None = None) -> Callable[[str], Parsed]:
+    """A parser whose ValueError becomes a usage error (exit code 2).
+
+    ``flag`` names the option where typer, which does not call it, cannot.
+    """
 
     def parse_option(text: str) -> Parsed:
         # A default comes in as the value that it is.
@@ -33,7 +36,8 @@ def checked(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
         try:
             return parse(text)
         except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
+            hint = None if flag is None else f"'{flag}'"
+            raise typer.BadParameter(str(error), param_hint=hint) from None
 
     return parse_option
 

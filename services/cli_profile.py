@@ -12,7 +12,7 @@ import typer
 from headway.services import cli_engine_options as engine_options
 from headway.services import cli_options as options
 from headway.services.errors import UsageError
-from headway.services.given_options import refuse_ignored
+from headway.services.given_options import refuse_ignored, was_typed
 from headway.services.settings import WorkerSettings, default_cache_dir
 
 if TYPE_CHECKING:
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 OF_THE_ENGINE: Final = (
     *("sequences", "decode_only", "context_tokens", "model", "dtype", "device", "threads", "cpu_kernels"),
-    *("quantization", "tensor_parallel", "cuda_graphs", "kv_cache_dtype", "cache_dir", "pin_threads"),
+    *("quantization", "tensor_parallel", "cuda_graphs", "tune_kernels", "kv_cache_dtype"),
+    *("cache_dir", "pin_threads"),
 )
 """Parameters of the engine that is run here, where no worker is looked at."""
 _WORKER = WorkerSettings()
@@ -79,7 +80,12 @@ def profile(
     decodes alone.
     """
     if url is not None:
-        refuse_ignored(context, OF_THE_ENGINE, "the steps are those of the worker at URL, as it was started")
+        refuse_ignored(
+            context,
+            OF_THE_ENGINE,
+            f"the steps are those of the worker at {url}, as it was started",
+            None if was_typed(context, "url") else "to run an engine here, unset HEADWAY_METRICS_URL",
+        )
         _show_worker(url, seconds, is_json=json_output)
         return
     refuse_ignored(context, ["seconds"], "no worker's URL is given: an engine runs here until it is done")

@@ -28,7 +28,7 @@ _duration = options.checked(parse_duration)
 _CALIBRATE_SECONDS = 60.0
 _OF_THE_ENGINE = (
     *("dtype", "device", "threads", "cpu_kernels", "quantization", "kv_cache_dtype", "kv_cache"),
-    *("max_model_len", "cache_dir", "pin_threads"),
+    *("max_model_len", "tune_kernels", "cache_dir", "pin_threads"),
 )
 
 
@@ -81,6 +81,7 @@ def tune(
     kv_cache_dtype: engine_options.KvCacheDTypeOption = _WORKER.kv_cache_dtype,
     kv_cache: engine_options.KvCache = None,
     max_model_len: engine_options.MaxModelLen = None,
+    tune_kernels: engine_options.TuneKernels = _WORKER.tunes_kernels,
     cache_dir: engine_options.CacheDirectory = None,
     pin_threads: engine_options.PinThreads = _WORKER.pins_threads,
     json_output: options.JsonOutput = False,
@@ -109,12 +110,13 @@ def tune(
         kv_cache_bytes=kv_cache,
         max_model_len=max_model_len,
         tensor_parallel=tensor_parallel,
+        tunes_kernels=tune_kernels,
         cache_dir=cache_dir or default_cache_dir(),
         pins_threads=pin_threads,
     )
     look_for_cycles_seldom()
     limits = Limits(slo_ttft, slo_tpot)
-    scale = options.checked(parse_scale)(length_scale)
+    scale = options.checked(parse_scale, "--length-scale")(length_scale)
     load = TuneLoad(read_trace(trace), rate, rate_scale, scale, duration, seed)
     confirm_seconds = confirm_duration if confirm and hardware is None else None
     load.check(confirm_seconds)  # before the minute that measuring takes

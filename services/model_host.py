@@ -198,6 +198,11 @@ def _torch(settings: WorkerSettings, placement: Placement) -> _Loaded:
         raise UsageError(
             f"--kv-cache-dtype fp8 is for GPUs{on_gpu}", hint="here take auto; on a CPU int8 too"
         )
+    if on_gpu and (form not in {"none", "auto"} or kv not in {"bf16", "auto"}):
+        raise UsageError(
+            f"--quantization {form} --kv-cache-dtype {kv} need a GPU{on_gpu}",
+            hint="here take auto for both, or --device cpu",
+        )
     kv_cache_bytes = settings.kv_cache_bytes or default_kv_cache_bytes()
     runner = TorchRunner.load(
         checkpoint,

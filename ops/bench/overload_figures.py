@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headway.services.bench.answer import Answer, Outcome
-from headway.services.bench.figures import is_good, refusal_times
+from headway.services.bench.figures import BEHIND_IT, is_good, refusal_times
 from headway.services.bench.result import read_row
 from headway.services.bench.settings import Slos
 from headway.services.percentile import percentile
@@ -23,7 +23,8 @@ MOST_GROWTH: Final = 1.05
 """Of a process's memory in the last minute, as a multiple of that in the second one."""
 KEPT_BYTES: Final = 8192
 """What the queue's server may keep of each accepted job for its promise: the stream for five minutes (4 kB at
-least), body, record and answer for an hour. Of refused ones it keeps nothing."""
+least), body, record and answer for an hour. Also of one that a worker gave up; of those refused at the door
+nothing."""
 MINUTE: Final = 60.0
 LEAST_MINUTES: Final = 3
 """For a second and a last minute that lie apart: else their comparison says nothing."""
@@ -89,7 +90,7 @@ def figures_of(
     peak, (point,) = peak_of(sweep), overload["points"]
     answers = due_answers(overload)
     start, end = point["window"]
-    accepted = sum(answer.status == ACCEPTED for answer in answers)
+    accepted = sum(answer.status == ACCEPTED or answer.status in BEHIND_IT for answer in answers)
     shown = memory.shown(accepted / max(1e-9, end - start))
     found: dict[str, Any] = {
         "peak": {"rate": peak.rate, "goodput": peak.goodput},

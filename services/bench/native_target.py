@@ -14,7 +14,7 @@ from headway.queueing.errors import (
     QueueUnavailableError,
     QuotaExceededError,
 )
-from headway.queueing.events import EndEvent
+from headway.queueing.events import EndEvent, EndReason
 from headway.queueing.messages import Job
 from headway.services.bench.answer import Answer, Outcome, Planned
 from headway.services.bench.openai_target import WHOLE
@@ -162,6 +162,9 @@ class _Prepared:
         answer.told_cached_tokens = event.usage.cached_tokens
         if answer.finish_reason in WHOLE:
             answer.end(Outcome.FINISHED, at)
+        elif event.reason is EndReason.DEADLINE and not answer.times:  # as the gateway tells it
+            answer.status = 504
+            answer.end(Outcome.REFUSED, at, "deadline: it could not be answered in time")
         else:
             told = "" if event.error is None else f"{event.error.code}: {event.error.message}"
             answer.end(Outcome.FAILED, at, told or f"ended with {answer.finish_reason}")

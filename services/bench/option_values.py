@@ -33,7 +33,8 @@ def parse_scale(text: str) -> float | None:
     """A factor above 0, or ``fit``."""
     if text == "fit":
         return None
-    (scale,) = parse_numbers(text) if "," not in text else (0.0,)
-    if not scale:
-        raise ValueError(f"{text!r}: one number above 0, or fit")
+    try:
+        (scale,) = parse_numbers(text)
+    except ValueError:
+        raise ValueError(f"{text!r}: one number above 0, or fit") from None
     return scale

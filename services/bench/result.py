@@ -16,7 +16,7 @@ from headway.services.bench.settings import BenchSettings
 from headway.services.bench.target import Facts
 from headway.services.traffic import Demand
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Of the result; grows when something in it changes its meaning."""
 ROW_FIELDS: Final = (
     "number",

@@ -65,7 +65,9 @@ def conclude(
 ) -> Any:
     module = bench("overload_figures")
     sweep = result(point(4.0, 3.9, []), point(8.0, 2.0, []))
-    memory = module.MemorySeries({"worker": series(100.0, 100.0 * grown)[:samples]})
+    memory = module.MemorySeries(
+        {"worker": series(100.0, 100.0 * grown)[:samples], "server": series(100.0, 100.0)[:samples]}
+    )
     overload = result(point(12.0, goodput, rows), **more)
     return module.figures_of(sweep, overload, memory, module.Limits(None, 0.1, 6.0))
 
@@ -148,6 +150,9 @@ def test_what_a_worker_gave_up_is_told_beside_what_was_refused_at_the_door(bench
     assert found["refusal_seconds"] == {"p50": pytest.approx(0.01), "p99": pytest.approx(0.01)}
     assert found["given_up_seconds"] == {"p50": pytest.approx(2.0), "p99": pytest.approx(4.0)}
     assert found["both_seconds"]["p99"] == pytest.approx(2.0)
+    taken_in = 2 + 1  # those that were given up, and the one that failed later
+    kept = bench("overload_figures").KEPT_BYTES * taken_in / 30 * 179 / 1e6
+    assert found["memory"]["server"]["kept_mb"] == pytest.approx(kept, abs=0.01)
     told = "\n".join(bench("overload_figures").lines_of(found))
     assert "refused at the door (429, 503): 99, told after 10 ms (P50), 10 ms (P99)" in told
     assert "given up by the worker (504): 2, told after 2000 ms (P50), 4000 ms (P99)" in told

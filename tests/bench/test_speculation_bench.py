@@ -63,6 +63,7 @@ def test_both_arms_answer_every_prompt_and_alike(bench: Any, concurrency: int) -
     assert base.answers == own.answers
     assert len(base.answers) == len(work[0])
     assert base.tokens == own.tokens == bench.ANSWER_TOKENS * len(work[0])
+    assert arms[1].load["draft_tokens"] > 0, "it guessed, or nothing was compared"
 
 
 @pytest.mark.parametrize("least", [0.0, 1e9])

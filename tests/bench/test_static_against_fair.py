@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headway.services.bench.comparison import Comparison, compare, read_arms
+from headway.services.bench.result import FORMAT
 
 Goodputs = dict[float, float]
 INSIDE: Goodputs = {1.0: 0.5, 2.0: 0.6, 4.0: 0.1}
@@ -36,7 +37,7 @@ def arm_file(
         for rate, goodput in goodputs.items()
     ]
     told: dict[str, Any] = {
-        "headway_bench": 1,
+        "headway_bench": FORMAT,
         "settings": {"attainment": 0.9, "seed": seed},
         "slos": {},
         "machine": {"processor": "one"},

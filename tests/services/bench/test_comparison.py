@@ -19,7 +19,7 @@ from headway.services.bench.comparison_page import comparison_page
 from headway.services.bench.comparison_table import comparison_table
 from headway.services.bench.figures import point_figures, summary
 from headway.services.bench.load import Loaded, Point
-from headway.services.bench.result import ROW_FIELDS, request_row
+from headway.services.bench.result import FORMAT, ROW_FIELDS, request_row
 from headway.services.bench.settings import BenchSettings, Slos
 from headway.services.cli import app
 from headway.services.errors import UsageError
@@ -48,7 +48,7 @@ def result_of(points: dict[float, list[Answer]], **settings: Any) -> dict[str, A
             }
         )
     return {
-        "headway_bench": 1,
+        "headway_bench": FORMAT,
         "started": "2026-11-30T12:00:00+00:00",
         "valid": True,
         "interrupted": False,

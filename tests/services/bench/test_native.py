@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import io
+from dataclasses import replace
 
 import pytest
-from tests.services.bench.conftest import quick
+from tests.services.bench.conftest import answered, quick
 from tests.services.worker.conftest import StartWorker
 
+from headway.queueing.events import Cursor, EndEvent, EndReason, Usage
 from headway.queueing.redis_queue import RedisQueue
+from headway.services.bench.answer import Outcome
+from headway.services.bench.native_target import _Prepared
 from headway.services.bench.progress import Progress
 from headway.services.bench.run import BenchRun
 from headway.services.errors import ServiceError, UsageError
@@ -40,3 +44,16 @@ async def test_a_queue_without_workers_and_slow_readers_are_refused(redis_url: s
         await BenchRun(quick(redis_url), Progress(io.StringIO())).run()
     with pytest.raises(UsageError, match="slow readers read HTTP"):
         await BenchRun(quick(redis_url, slow_ratio=0.1), Progress(io.StringIO())).run()
+
+
+@pytest.mark.parametrize(
+    ("times", "outcome", "status"), [((), Outcome.REFUSED, 504), ((0.4,), Outcome.FAILED, 200)]
+)
+def test_a_job_that_a_worker_gives_up_for_its_deadline_is_told_as_the_gateway_tells_it(
+    times: tuple[float, ...], outcome: Outcome, status: int
+) -> None:
+    """Without a token it was refused; cut off in the middle of its answer it failed."""
+    answer = replace(answered(0.0, times), outcome=None, status=200)
+    end = EndEvent(Cursor(len(times), 1), EndReason.DEADLINE, (), Usage(10, len(times)))
+    _Prepared._end(end, answer, 1.0)
+    assert (answer.outcome, answer.status, answer.ended) == (outcome, status, 1.0)

@@ -307,6 +307,7 @@ def test_profile_of_decodes_alone_says_at_which_context() -> None:
         (["--decode-only", "--context", "5000"], "context holds"),
         (["http://127.0.0.1:9", "--decode-only"], "--decode-only would be ignored"),
         (["http://127.0.0.1:9", "--sequences", "4"], "--sequences would be ignored"),
+        (["http://127.0.0.1:9", "--no-tune-kernels"], "--tune-kernels would be ignored"),
     ],
 )
 def test_options_that_would_say_nothing_are_refused(arguments: list[str], words: str) -> None:
@@ -314,6 +315,14 @@ def test_options_that_would_say_nothing_are_refused(arguments: list[str], words:
     said = CliRunner().invoke(app, ["profile", *arguments, *model])
     assert isinstance(said.exception, UsageError)
     assert words in str(said.exception)
+
+
+def test_a_worker_that_the_environment_names_is_named_with_the_way_out() -> None:
+    told = {"HEADWAY_METRICS_URL": "http://127.0.0.1:9"}
+    said = CliRunner(env=told).invoke(app, ["profile", "--decode-only"])
+    assert isinstance(said.exception, UsageError)
+    assert "http://127.0.0.1:9" in str(said.exception)
+    assert "unset HEADWAY_METRICS_URL" in (said.exception.hint or "")
 
 
 @pytest.mark.parametrize("text", ["", "0", "x", "1,5000"])
