@@ -16,6 +16,8 @@ FAR_OFF: Final = 0.2
 _NAME_WIDTH: Final = 44
 ALL: Final = 0.99
 """Share of the requests that are as good as all."""
+FEW: Final = 0.5
+"""Share of the requests below which a load is beyond every setting: what is found only loses least."""
 
 
 def as_json(tuned: Tuned, limits: Limits, device: str) -> dict[str, Any]:
@@ -66,6 +68,12 @@ def as_lines(tuned: Tuned, limits: Limits, device: str) -> list[str]:
         lines += [
             "",
             "All of this load is served in time: --rate-scale or --rate shows how much more would be.",
+        ]
+    if tuned.best.goodput < FEW * tuned.offered:
+        lines += [
+            "",
+            "No setting serves even half of this load in time: the choice among them says little. Take a "
+            "lower --rate or --rate-scale, shorter lengths or wider limits, or another machine.",
         ]
     return lines
 

@@ -94,8 +94,8 @@ def test_the_peak_is_the_rate_of_most_goodput_and_windows_are_parts_of_it(bench:
 def test_a_run_that_is_too_short_to_judge_memory_says_so(bench: Any, samples: int) -> None:
     found = conclude(bench, [row(20.0)], goodput=3.9, samples=samples)
     *_, told, verdict = bench("overload_figures").lines_of(found)
-    assert found["memory_not_judged"] == ["worker"]
-    assert "NOT JUDGED: whether the memory of worker grows" in told
+    assert found["memory_not_judged"] == ["worker", "server"]
+    assert "NOT JUDGED: whether the memory of worker" in told
     assert verdict == "held: every limit but memory, which was not judged"
 
 

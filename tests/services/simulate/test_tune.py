@@ -211,6 +211,12 @@ def test_a_prediction_that_was_off_by_more_than_a_fifth_is_warned_of(
     assert as_json(tuned, LIMITS, "here")["expected"]["is_far_off"] == (warns is not None)
 
 
+@pytest.mark.parametrize(("offered", "is_told"), [(8.5, False), (9.5, True)])
+def test_a_load_beyond_every_setting_is_called_so(offered: float, is_told: bool) -> None:
+    tuned = replace(tuned_to(4.0, 4.0), offered=offered)
+    assert any("even half of this load" in line for line in as_lines(tuned, LIMITS, "here")) == is_told
+
+
 @pytest.mark.parametrize(("share", "is_told"), [(1.0, True), (0.9, False)])
 def test_that_all_of_a_load_is_served_is_said_only_where_it_was(share: float, is_told: bool) -> None:
     tuned = replace(tuned_to(4.0, 4.0), offered=4.5)
