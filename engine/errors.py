@@ -10,6 +10,7 @@ EngineError
 │   └── UnsupportedError    a feature that this model or runner does not have
 ├── EngineFullError         no room to wait here now; the request itself is fine
 ├── ModelError              the model cannot be loaded: missing files, unknown architecture, damaged weights
+├── DeviceLostError         a launch has broken the device for this process; never leaves the loading
 ├── RankLostError           another process of the model's group is gone; nothing can be computed here again
 ├── ResultNeededError       planning has to wait for the step under way; never leaves the scheduler
 └── InvariantError          our own books do not balance; a bug, never the caller's fault
@@ -75,6 +76,10 @@ class EngineFullError(EngineError):
 
 class ModelError(EngineError):
     """The model cannot be loaded; the message says which file and what to do."""
+
+
+class DeviceLostError(EngineError):
+    """A launch has left the device so that nothing can be launched by this process any more."""
 
 
 class RankLostError(EngineError):

@@ -2,7 +2,9 @@
 
     decodes   every bucket that plain decodes of up to ``--max-sequences`` requests can have, over contexts
               from one token to the longest: recorded
-    others    one for each form that kernels are compiled in: chunks, guesses, penalties, log-probabilities
+    others    one for each form that kernels are compiled in: chunks, guesses, penalties, log-probabilities.
+              Not foreseen: steps of fewer than ``GRAPH_TOKENS`` tokens that are not padded though there are
+              graphs, since their contexts are cut into more than ``GRAPH_ITEMS`` items
 
 How many tokens, rows and items a decode's bucket has follows from how many requests and from bounds of what
 attention cuts (``most_decode_items``): no step over real contexts has to be run to know.
@@ -28,11 +30,14 @@ from headway.kernels import varlen_batch
 from headway.kernels.attention_plan import AttentionShape
 from headway.kernels.attention_tiles import AttentionTile
 from headway.kernels.launch import Chip
+from headway.kernels.matmul_tiles import ROW_CLASSES
 from headway.kernels.varlen_batch import attention_tile, filling_items, most_decode_items
 
-CHUNK_TOKENS = (MIXED_TOKENS[0], 64, 128, GRAPH_TOKENS, GRAPH_TOKENS + 1, GRAPH_TOKENS + 16)
-"""Of steps with prefill chunks: products have other tiles up to 64 and up to 128 rows, and kernels are
-compiled apart for multiples of 16."""
+CHUNK_TOKENS = (*ROW_CLASSES, GRAPH_TOKENS + 1, GRAPH_TOKENS + 16)
+"""Of steps with prefill chunks: products have other tiles for each class of rows, and kernels are compiled
+apart for multiples of 16, as padded steps are."""
+UNPADDED_TOKENS = tuple(rows - 4 for rows in ROW_CLASSES if rows < GRAPH_TOKENS)
+"""Those that are no multiples, beside the largest class's above: steps have such sizes without graphs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,16 @@ class Expected:
     longest: int
     """Tokens of a request, prompt and answer."""
     is_deterministic: bool = False
+    has_graphs: bool = True
+    """Small steps are padded to buckets."""
+    most_drafts: int = 0
+    """Guessed tokens of a request in a step: each has a row of logits beside the request's."""
+
+    @property
+    def most_choices(self) -> int:
+        """Rows of logits in the largest bucket that steps can have and that is kept."""
+        wanted = min(self.most_rows * (1 + self.most_drafts), MIXED_ROWS[-1])
+        return next(rows for rows in MIXED_ROWS if rows >= wanted)
 
     def decodes(self) -> tuple[Bucket, ...]:
         """All buckets of plain decodes that are kept, smallest first."""
@@ -83,12 +98,11 @@ class Expected:
 
     def _forms(self) -> Iterator[Bucket]:
         few = self._of(MIXED_TOKENS[0], self._tile(1))
-        rows = next((rows for rows in MIXED_ROWS if rows >= self.most_rows), MIXED_ROWS[-1])
         tiles = {self._tile(longest) for longest in range(2, varlen_batch.MIXED_TOKENS + 1)}
         for tile in sorted(tiles, key=lambda tile: (tile.rows, tile.keys)):
-            yield replace(few, tile=tile, rows=rows)  # and with room for as many rows as there may be
+            yield replace(few, tile=tile, rows=self.most_choices)
             yield replace(few, tile=tile, is_split=True)
-        for tokens in CHUNK_TOKENS:
+        for tokens in (*CHUNK_TOKENS, *(() if self.has_graphs else UNPADDED_TOKENS)):
             yield self._of(tokens, self._tile(varlen_batch.MIXED_TOKENS))
         for is_penalised, biases in ((True, 0), (False, FEWEST_BIASES), (True, FEWEST_BIASES)):
             yield replace(few, is_penalised=is_penalised, biases=biases, top_logprobs=FEWEST_TOP)

@@ -24,6 +24,7 @@ from headway.engine.product_forms import GpuQuantization, head_product, layer_pr
 from headway.engine.rope import rotary_tables
 from headway.engine.scaled_linear import STORED
 from headway.engine.shard import WHOLE, Shard
+from headway.engine.start_memory import told_of_memory
 from headway.engine.step_graphs import CudaGraphs, GraphMaker
 from headway.engine.tile_stopwatch import TileStopwatch
 from headway.engine.torch_weights import load_weights, weight_bytes
@@ -48,6 +49,8 @@ class GpuSettings:
     max_sequences: int = 32
     """Requests of a step that decode buckets are recorded for before anybody waits; 0: nothing is compiled or
     recorded then."""
+    draft_tokens: int = 0
+    """Guessed tokens of a request in a step at most: their rows have room before graphs are recorded."""
     kv_cache_dtype: GpuKvCacheDType = "auto"
     is_deterministic: bool = False
     """Nobody's company changes a bit of an answer: every sum has one order (``docs/deterministic.md``)."""
@@ -116,7 +119,8 @@ def load_fused_runner(
     model_tiles = _model_tiles(config, gpu, number, block_size, chip)
     if tiles is None:
         tiles = _choose_tiles(model_tiles, gpu, place, shard, clock)
-    with torch.inference_mode():
+    kv_bytes = blocks * block_bytes(config, block_size, kv)
+    with torch.inference_mode(), told_of_memory(place, kv_bytes):
         cache = KVCache(config, block_count=blocks, block_size=block_size, dtype=kv, device=place)
         tables = rotary_tables(config.rope, config.head_dim, limit, number, place)
         weights = load_weights(
@@ -148,15 +152,32 @@ def load_fused_runner(
     )
     runner.tiles = tiles
     runner.hold_to_grammars(checkpoint.tokenizer, threads=MASK_THREADS)
+    with told_of_memory(place, kv_bytes):
+        _make_ready(runner, gpu, shape, chip, has_graphs=gpu.has_graphs and graphs is not None)
+    return runner
+
+
+def _make_ready(
+    runner: FusedRunner, gpu: GpuSettings, shape: AttentionShape, chip: Chip, *, has_graphs: bool
+) -> None:
+    """Compile and record what steps are going to need."""
     warm_up(runner, decode_rows=(1,))  # the way of a plan; what comes in which shape follows
     if gpu.max_sequences:
-        expected = Expected(shape, chip, gpu.max_sequences, limit, gpu.is_deterministic)
+        expected = Expected(
+            shape,
+            chip,
+            gpu.max_sequences,
+            runner.max_model_len,
+            gpu.is_deterministic,
+            has_graphs,
+            gpu.draft_tokens,
+        )
         # The interpreter compiles nothing, and takes a second for each. Graphs from the largest on, so that
         # smaller ones fit into the memory that they share.
-        runner.expect((*(() if INTERPRETED else expected.forms()), *reversed(expected.decodes())))
+        buckets = (*(() if INTERPRETED else expected.forms()), *reversed(expected.decodes()))
+        runner.expect(buckets, most_rows=expected.most_choices)
     if gpu.is_deterministic:
         runner.kernels += f", deterministic {mark_of(runner)}"  # all ranks at once: their sums meet
-    return runner
 
 
 def _model_tiles(

@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -135,15 +136,16 @@ class FusedRunner(PooledRunner):
         self.launch(plan)
         return self.collect()
 
-    def expect(self, buckets: Sequence[Bucket]) -> None:
+    def expect(self, buckets: Sequence[Bucket], *, most_rows: int = 0) -> None:
         """Compile and record before anybody waits: each runs with padding alone, which changes nothing.
 
-        Buckets that are not kept are compiled only. No step may be under way.
+        Buckets that are not kept are compiled only. No step may be under way. ``most_rows``: of any step.
         """
         with self._computing():
             self._waiting_logits.compile()
-            # For all of them at once: room that grew with each would void the graphs before.
-            self._make_room(max(buckets, key=lambda bucket: bucket.rows), penalised_rows=1)
+            # For all of them at once, and for later ones: room that grew would void the graphs before.
+            widest = max(buckets, key=lambda bucket: bucket.rows)
+            self._make_room(replace(widest, rows=max(widest.rows, most_rows)), penalised_rows=1)
             for bucket in buckets:
                 placed, placement = self._places.place(bucket, 0)
                 placement.upload(0, placement.nothing)

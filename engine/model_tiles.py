@@ -46,7 +46,8 @@ from headway.kernels.matmul_tiles import ROW_CLASSES, row_class
 from headway.kernels.tile_trials import CHUNK, DECODES, TileTrial, attention_trial, matmul_trial
 
 KINDS: Final[dict[GpuQuantization, Kind]] = {"int8": "W8", "fp8": "F8", "int8-w8a8": "W8A8"}
-"""Products of ours; bf16, and fp8 by fp8, are the vendors', who choose tiles of their own."""
+"""Products of ours with several tiles. bf16 is the vendors', who choose tiles of their own; so is fp8 by fp8
+where their libraries take it, and elsewhere (``NarrowLinear``) it is ours with one tile."""
 X_BYTES: Final[dict[Kind, int]] = {"W8": 2, "F8": 2, "W8A8": 1}
 MEASURED_CODE: Final = tuple(
     Path(str(module.__file__))
@@ -125,18 +126,30 @@ class ModelTiles:
         return ChosenTiles(message["names"], message["origin"], tuple(message["notes"]))
 
     @property
-    def _shapes(self) -> tuple[tuple[int, int], ...]:
-        """[outputs, inputs] of the layers' products, each once; none where they are the vendors'."""
+    def _shapes(self) -> dict[tuple[int, int], bool]:
+        """[outputs, inputs] of the layers' products, and whether one of that shape has a bias.
+
+        None where there is one tile, or the vendors'. Of several ranks the first adds the bias of a sum, and
+        what it measures is everybody's.
+        """
         if self.quantization not in KINDS:
-            return ()
+            return {}
         config = self.config
         width, inner = config.hidden_size, config.intermediate_size
         queries, keys = (count * config.head_dim for count in (config.query_head_count, config.kv_head_count))
-        shapes = ((queries + 2 * keys, width), (width, queries), (2 * inner, width), (width, inner))
-        return tuple(dict.fromkeys(shapes))
+        found: dict[tuple[int, int], bool] = {}
+        for shape, has_bias in (
+            ((queries + 2 * keys, width), config.qkv_bias),
+            ((width, queries), config.output_bias),
+            ((2 * inner, width), config.mlp_bias),
+            ((width, inner), config.mlp_bias),
+        ):
+            found[shape] = found.get(shape, False) or has_bias
+        return found
 
     def _product_trial(self, shape: tuple[int, int], rows: int) -> TileTrial:
-        return matmul_trial(KINDS[self.quantization], rows, *shape, self.chip)
+        has_bias = self._shapes[shape]
+        return matmul_trial(KINDS[self.quantization], rows, *shape, self.chip, has_bias=has_bias)
 
     @property
     def _decode_trial(self) -> TileTrial:
@@ -178,9 +191,11 @@ def _decided(
     if missing:
         started = clock()
         measured = choose_tiles(missing, begin, clock)
-        origin.append(f"{len(measured)} of {len(missing)} measured in {clock() - started:.1f} s")
-    if measured and record is not None:
-        origin.append(_kept(record, measured))
+        count = sum(bool(choice.seconds) for choice in measured.values())
+        origin.append(f"{count} of {len(missing)} measured in {clock() - started:.1f} s")
+    settled = {name: choice for name, choice in measured.items() if choice.is_settled}
+    if settled and record is not None:
+        origin.append(_kept(record, settled))
     choices = {**held, **measured}
     names = {name: choice.tile for name, choice in choices.items()}
     notes = [note for name, choice in choices.items() for note in _notes(name, choice)]
@@ -199,9 +214,9 @@ def _is_valid(trial: TileTrial, known: Mapping[str, Choice]) -> bool:
     return trial.name in known and known[trial.name].tile in trial.tiles
 
 
-def _kept(record: TileRecord, measured: Mapping[str, Choice]) -> str:
+def _kept(record: TileRecord, settled: Mapping[str, Choice]) -> str:
     try:
-        record.add(measured)
+        record.add(settled)
     except OSError as error:
         return f"not kept for the next start ({error})"
     return f"kept in {record.path}"
@@ -209,6 +224,8 @@ def _kept(record: TileRecord, measured: Mapping[str, Choice]) -> str:
 
 def _notes(trial: str, choice: Choice) -> list[str]:
     notes = [f"{trial}: {tile} cannot be launched ({why})" for tile, why in choice.failed.items()]
+    if not choice.seconds and not choice.failed:
+        notes.append(f"{trial}: {choice.tile}, which could not be launched when this was to be measured")
     if choice.tile != DEFAULT_TILE and {choice.tile, DEFAULT_TILE} <= choice.seconds.keys():
         share = choice.seconds[choice.tile] / choice.seconds[DEFAULT_TILE]
         notes.append(f"{trial}: {choice.tile}, {share:.2f} of the default's time")

@@ -15,6 +15,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 import torch
 
 from headway.engine.errors import ModelError
+from headway.engine.start_memory import is_out_of_memory
 
 Replay: TypeAlias = Callable[[], None]
 BucketT = TypeVar("BucketT", bound=Hashable)
@@ -45,7 +46,7 @@ class CudaGraphs:
         self._pool = torch.cuda.graph_pool_handle()
 
     def capture(self, work: Callable[[], None]) -> Replay:
-        """ModelError: the device refuses."""
+        """ModelError: the device refuses. For want of memory its own error: graphs are not to blame."""
         graph = torch.cuda.CUDAGraph()
         try:
             # Other threads of a worker may use the driver meanwhile: only this thread's calls are recorded.
@@ -55,6 +56,8 @@ class CudaGraphs:
             ):
                 work()
         except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
             raise ModelError(
                 f"a step cannot be captured as a CUDA graph: {error}; start with --no-cuda-graphs"
             ) from error

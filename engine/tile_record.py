@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import cast
 
 from headway.engine.tile_choice import Choice
 from headway.engine.whole_file import write_whole
+from headway.kernels.launch import DEFAULT_TILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class TileRecord:
 
 
 def _entry(choice: Choice) -> dict[str, object]:
-    """Failures are not kept: a later driver may have none."""
+    """Without failures: choices that others led to are not kept (``Choice.is_settled``)."""
     return {
         "tile": choice.tile,
         "microseconds": {name: round(1e6 * seconds, 2) for name, seconds in choice.seconds.items()},
@@ -85,8 +87,18 @@ def _choice(entry: object) -> Choice | None:
     tile, times = fields.get("tile"), _fields(fields.get("microseconds"))
     if not isinstance(tile, str) or times is None:
         return None
-    seconds = {name: time / 1e6 for name, time in times.items() if isinstance(time, int | float)}
-    return Choice(tile, seconds) if len(seconds) == len(times) else None
+    seconds = {name: _seconds(time) for name, time in times.items()}
+    valid = {name: time for name, time in seconds.items() if time is not None}
+    is_whole = len(valid) == len(seconds) and (tile in valid or (tile == DEFAULT_TILE and not valid))
+    return Choice(tile, valid) if is_whole else None
+
+
+def _seconds(microseconds: object) -> float | None:
+    """None: no time that anything takes."""
+    if isinstance(microseconds, bool) or not isinstance(microseconds, int | float):
+        return None
+    # To JSON 400 digits are an integer, which no float can hold; it also knows NaN and infinity.
+    return microseconds / 1e6 or None if 0 < microseconds <= sys.float_info.max else None
 
 
 def _fields(content: object) -> dict[str, object] | None:

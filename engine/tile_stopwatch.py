@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headway.engine.errors import DeviceLostError
 from headway.engine.tile_choice import Measure
 from headway.kernels.cases import Trial
 from headway.kernels.launch import Chip
@@ -32,10 +33,14 @@ class TileStopwatch:
         prepared: dict[str, Trial] = {}
 
         def measure(tile: str) -> float:
-            with self._on_device(), torch.inference_mode():
-                if tile not in prepared:
-                    prepared[tile] = trial.tiles[tile](self._device, self._chip)
-                return self._seconds(prepared[tile])
+            try:
+                with self._on_device(), torch.inference_mode():
+                    if tile not in prepared:
+                        prepared[tile] = trial.tiles[tile](self._device, self._chip)
+                    return self._seconds(prepared[tile])
+            except Exception as error:
+                self._check_device(error)
+                raise
 
         return measure
 
@@ -44,6 +49,13 @@ class TileStopwatch:
         self._flush = None
         with self._on_device():
             torch.cuda.empty_cache()
+
+    def _check_device(self, failure: Exception) -> None:
+        """DeviceLostError: since this failure the driver refuses every call, as after an illegal access."""
+        try:
+            torch.cuda.synchronize(self._device)
+        except RuntimeError as refusal:
+            raise DeviceLostError(str(refusal).partition("\n")[0]) from failure
 
     def _on_device(self) -> AbstractContextManager[None]:
         return torch.cuda.device(self._device)

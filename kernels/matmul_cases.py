@@ -41,9 +41,10 @@ def prepare_matmul(
     rows: int,
     columns: int,
     depth: int,
+    has_bias: bool = True,
     tile: str = DEFAULT_TILE,
 ) -> Trial:
-    """A product of this shape by one of its tiles."""
+    """A product of this shape by one of its tiles. Without a bias Triton compiles another kernel."""
 
     def field(count: int, factor: int, span: int) -> torch.Tensor:
         return (torch.arange(count, device=device) * factor) % span - span // 2
@@ -58,7 +59,7 @@ def prepare_matmul(
     weight = (weight.float() / 8).to(fp8) if fp8 else weight.to(torch.int8)
     weight_scale = (field(columns, 31, 17).abs() + 1).float() * 1e-3
     row_scale = (field(rows, 29, 13).abs() + 1).float() * 1e-2 if both else None
-    bias = field(columns, 37, 19).to(torch.bfloat16)
+    bias = field(columns, 37, 19).to(torch.bfloat16) if has_bias else None
     out = torch.empty((rows, columns), dtype=torch.bfloat16, device=device)
     chosen = matmul_tiles(rows, x.element_size(), chip)[tile]
     parts = parts_for(x, weight, chip, chosen)
@@ -80,10 +81,12 @@ def prepare_matmul(
     return Trial(launch, reference)
 
 
-def matmul_variants(kind: Kind, rows: int, columns: int, depth: int, chip: Chip) -> dict[str, Prepare]:
+def matmul_variants(
+    kind: Kind, rows: int, columns: int, depth: int, chip: Chip, *, has_bias: bool = True
+) -> dict[str, Prepare]:
     """By name, today's first: the product by each of its tiles. fp8 by fp8 is torch's, or has one."""
     names = matmul_tiles(rows, 1 if kind in NARROW else 2, chip)
-    shape = partial(prepare_matmul, kind=kind, rows=rows, columns=columns, depth=depth)
+    shape = partial(prepare_matmul, kind=kind, rows=rows, columns=columns, depth=depth, has_bias=has_bias)
     return {} if kind == "F8A8" else {name: partial(shape, tile=name) for name in names}
 
 

@@ -38,10 +38,11 @@ class TileTrial:
         return len(self.tiles) > 1
 
 
-def matmul_trial(kind: Kind, rows: int, columns: int, depth: int, chip: Chip) -> TileTrial:
+def matmul_trial(kind: Kind, rows: int, columns: int, depth: int, chip: Chip, *, has_bias: bool) -> TileTrial:
     """A product with a weight [columns, depth] of one byte, for up to ``rows`` rows (``row_class``)."""
-    name = f"{NAMES[kind]}, {columns} x {depth}, {rows} rows"
-    return TileTrial(name, matmul_variants(kind, rows, columns, depth, chip))
+    shape = f"{columns} x {depth}" + (" and a bias" if has_bias else "")
+    name = f"{NAMES[kind]}, {shape}, {rows} rows"
+    return TileTrial(name, matmul_variants(kind, rows, columns, depth, chip, has_bias=has_bias))
 
 
 def attention_trial(heads: Heads, lengths: Lengths, quantized: EightBits | None, chip: Chip) -> TileTrial:

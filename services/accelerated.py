@@ -145,4 +145,5 @@ def _gpu_settings(settings: WorkerSettings) -> GpuSettings:
         tunes_tiles=settings.tunes_kernels,
         tile_folder=None if settings.cache_dir is None else str(settings.cache_dir),
         max_sequences=settings.max_sequences,
+        draft_tokens=settings.guessed_tokens,
     )

@@ -108,7 +108,7 @@ def build_engine(settings: WorkerSettings) -> ModelHost:
         policy=policy,
         memory=memory,
         looks_ahead=settings.looks_ahead,
-        max_draft_tokens=settings.draft_tokens if settings.speculation == "prompt-lookup" else 0,
+        max_draft_tokens=settings.guessed_tokens,
         clock=time.perf_counter,
     )
     for tenant, weight in settings.tenant_weights:

@@ -137,6 +137,11 @@ class WorkerSettings:
     """How long to wait for the queue's server at the start."""
     heartbeat_seconds: float = 1.0
 
+    @property
+    def guessed_tokens(self) -> int:
+        """Of one answer that an iteration may guess, if any are guessed at all."""
+        return self.draft_tokens if self.speculation == "prompt-lookup" else 0
+
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -14,14 +14,17 @@ from tests.engine.fused_rig import CPU, SMALL, RerunGraphs
 from tests.engine.reference_launches import reference_launches
 from tests.engine.test_torch_runner import GREEDY, RandomCheckpoint
 
+from headway.engine.errors import ModelError
 from headway.engine.expected_buckets import Expected
 from headway.engine.fused_loading import GpuSettings, load_fused_runner
 from headway.engine.fused_runner import FusedRunner
-from headway.engine.fused_step import GRAPH_ITEMS, pack_fused
-from headway.engine.step_graphs import MOST_GRAPHS
+from headway.engine.fused_step import GRAPH_ITEMS, GRAPH_TOKENS, MIXED_TOKENS, pack_fused
+from headway.engine.step_graphs import MOST_GRAPHS, GraphMaker, Replay
 from headway.engine.values import Admitted, Chunk, RequestKey, Sampling, StepPlan
 from headway.kernels.attention_plan import AttentionShape
 from headway.kernels.launch import CHIPS, Chip
+from headway.kernels.matmul_tiles import row_class
+from headway.kernels.scaled_matmul import matmul_tile
 
 pytest.importorskip("triton")
 
@@ -70,28 +73,55 @@ def test_graphs_of_decodes_leave_room_for_those_of_mixed_steps(chip: Chip, kv_he
     assert count(512, 1 << 20, deterministic=True) <= MOST_GRAPHS // 2
 
 
+@pytest.mark.parametrize("has_graphs", [True, False])
+@pytest.mark.parametrize("most_rows", [1, 32])
+@pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.name)
+def test_every_form_of_product_that_a_step_with_chunks_may_take_is_compiled_before_it_serves(
+    chip: Chip, most_rows: int, has_graphs: bool
+) -> None:
+    def form(rows: int) -> object:
+        """What Triton compiles apart: a tile, chosen by the class, and what is known of the number."""
+        return row_class(rows), matmul_tile(rows, 2, chip), rows == 1, rows % 16 == 0
+
+    shape = AttentionShape(8, 2, 128, 16, None, torch.bfloat16, CPU)
+    expected = Expected(shape, chip, most_rows, 8192, has_graphs=has_graphs)
+    compiled = {form(bucket.tokens) for bucket in (*expected.forms(), *expected.decodes())}
+    for tokens in range(2, 1100):
+        is_padded = has_graphs and tokens <= GRAPH_TOKENS
+        rows = next(size for size in MIXED_TOKENS if size >= tokens) if is_padded else tokens
+        assert form(rows) in compiled, f"{tokens} tokens"
+
+
 ROWS, LONGEST_SERVED, BLOCK = 3, 1100, 16
+DEFAULT = GpuSettings(max_sequences=ROWS)
 
 
-def loaded(graphs: RerunGraphs) -> FusedRunner:
+def loaded(graphs: GraphMaker | None, gpu: GpuSettings = DEFAULT) -> FusedRunner:
     return load_fused_runner(
         RandomCheckpoint(replace(SMALL, max_position=LONGEST_SERVED)),
         kv_cache_bytes=4 << 20,
         dtype="float32",
         device=str(CPU),
         block_size=BLOCK,
-        gpu=GpuSettings(max_sequences=ROWS),
+        gpu=gpu,
         graphs=graphs,
     )
 
 
-def decode(contexts: list[int], sampling: Sampling = GREEDY) -> StepPlan:
+def decode(contexts: list[int], sampling: Sampling = GREEDY, *, drafts: int = 0) -> StepPlan:
     """Of requests that have come so far; nobody looks at the keys of their blocks."""
     keys = [RequestKey(f"{i}", 0) for i in range(len(contexts))]
     return StepPlan(
         1,
         tuple(
-            Chunk(key, n - 1, (5,), tuple(range(-(-n // BLOCK))), samples=True)
+            Chunk(
+                key,
+                n - 1,
+                (5,) * (1 + drafts),
+                tuple(range(-(-(n + drafts) // BLOCK))),
+                samples=True,
+                draft_tokens=drafts,
+            )
             for key, n in zip(keys, contexts, strict=True)
         ),
         tuple(Admitted(key, (5,) * n, (), sampling) for key, n in zip(keys, contexts, strict=True)),
@@ -133,6 +163,47 @@ def test_first_penalties_and_likely_tokens_leave_the_graphs_of_others_alone(laun
     assert (len(graphs.recorded), graphs.replays) == (before, 1)
 
 
+@pytest.mark.parametrize("drafts", [8, 64])
+def test_guesses_of_every_request_leave_the_graphs_that_were_recorded_alone(
+    drafts: int, launches: list[str]
+) -> None:
+    graphs = RerunGraphs()
+    runner = loaded(graphs, GpuSettings(max_sequences=8, draft_tokens=drafts))
+    recorded = runner.graph_count
+    assert recorded > 0
+    room = 512 // 8 - 1  # rows of logits that a step which is kept may have
+    for plan in (decode([40] * 8, drafts=min(drafts, room)), decode([40] * 8)):
+        runner.execute(plan)
+        runner.execute(StepPlan(2, (), released=tuple(chunk.key for chunk in plan.chunks)))
+    assert (runner.graph_count, len(graphs.recorded), graphs.replays) == (recorded, recorded, 1)
+
+
+class Exhausted:
+    """There is memory for the launches, and none for graphs of them."""
+
+    def capture(self, work: Callable[[], None]) -> Replay:
+        work()
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+def test_no_memory_for_graphs_beside_the_cache_is_told_as_what_to_lower(launches: list[str]) -> None:
+    with pytest.raises(
+        ModelError, match=r"a KV cache of 0\.00 GiB: lower --kv-cache or --max-sequences \(CUDA"
+    ):
+        loaded(Exhausted())
+
+
+def test_no_memory_for_steps_without_graphs_is_told_as_what_to_lower(
+    launches: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def expect(*_: object, **__: object) -> None:
+        raise RuntimeError("Triton Error [CUDA]: out of memory")
+
+    monkeypatch.setattr(FusedRunner, "expect", expect)
+    with pytest.raises(ModelError, match="lower --kv-cache or --max-sequences"):
+        loaded(None, GpuSettings(max_sequences=1, has_graphs=False))
+
+
 def test_what_is_run_beforehand_writes_no_key_of_anybody(launches: list[str]) -> None:
     runner = loaded(RerunGraphs())
     with torch.inference_mode():
@@ -144,13 +215,6 @@ def test_what_is_run_beforehand_writes_no_key_of_anybody(launches: list[str]) ->
 
 
 def test_a_runner_without_graphs_has_split_merged_and_masked_before_it_serves(launches: list[str]) -> None:
-    runner = load_fused_runner(
-        RandomCheckpoint(replace(SMALL, max_position=LONGEST_SERVED)),
-        kv_cache_bytes=4 << 20,
-        dtype="float32",
-        device=str(CPU),
-        block_size=BLOCK,
-        gpu=GpuSettings(max_sequences=1, has_graphs=False),
-    )
+    runner = loaded(None, GpuSettings(max_sequences=1, has_graphs=False))
     assert runner.graph_count == 0
     assert {"_split_merge_kernel", "pick_kernel", "_token_mask_kernel"} <= set(launches)

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,79 @@ def test_a_damaged_record_costs_a_measurement(content: str, tmp_path: Path) -> N
     assert choose(tiles_of(), Chip(), record).names == chosen.names
 
 
+@pytest.mark.parametrize("time", ["0", "1" + 400 * "0", "1e999", "-3", "NaN"])
+def test_an_impossible_time_in_a_record_costs_a_measurement(time: str, tmp_path: Path) -> None:
+    record, model = TileRecord(tmp_path, KEY), tiles_of()
+    chosen = choose(model, Chip("wide"), record)
+    record.path.write_text(record.path.read_text().replace('"default": 20.0', f'"default": {time}'))
+    again = Chip("wide")
+    assert choose(model, again, record).names == chosen.names
+    assert len(again.trials) == len(model.trials)
+
+
+class Faulty(Chip):
+    """Refuses a tile."""
+
+    def __init__(self, refused: str, *fast: str) -> None:
+        super().__init__(*fast)
+        self._refused = refused
+
+    def __call__(self, trial: TileTrial) -> Measure:
+        return partial(self._launch, super().__call__(trial))
+
+    def _launch(self, measure: Measure, tile: str) -> float:
+        if tile == self._refused:
+            raise RuntimeError("refused")
+        return measure(tile)
+
+
+def test_what_was_chosen_without_a_tile_that_failed_is_measured_again_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    record, model = TileRecord(tmp_path, KEY), tiles_of()
+    first = choose(model, Faulty("narrow", "wide"), record)
+    missing = [trial.name for trial in model.trials if "narrow" in trial.tiles]
+    assert f"{missing[0]}: narrow cannot be launched (RuntimeError: refused)" in first.notes
+    assert first.names[missing[0]] == "wide", "it is served with what is left"
+    later = Chip("narrow")
+    again = choose(model, later, record)
+    assert later.trials == missing
+    assert again.names[missing[0]] == "narrow"
+
+
+def test_a_default_that_fails_is_noted_and_not_tried_at_every_start(tmp_path: Path) -> None:
+    record, model = TileRecord(tmp_path, KEY), tiles_of()
+    name = model.trials[0].name
+    first = choose(model, Faulty(DEFAULT_TILE), record)
+    assert f"{name}: default cannot be launched (RuntimeError: refused)" in first.notes
+    assert first.origin.startswith(f"0 of {len(model.trials)} measured")
+    later = Chip("wide")
+    again = choose(model, later, record)
+    assert later.trials == []
+    assert again.notes[0] == f"{name}: default, which could not be launched when this was to be measured"
+    assert set(again.names.values()) == {DEFAULT_TILE}
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_a_product_is_measured_with_a_bias_only_if_the_models_has_one(
+    has_bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(CONFIG, qkv_bias=has_bias, output_bias=has_bias, mlp_bias=has_bias)
+    products = [trial for trial in tiles_of(config=config).trials if "product" in trial.name]
+    launched: list[Launch] = []
+
+    def note(launch: Launch) -> None:
+        launched.append(launch)
+
+    monkeypatch.setattr(Launch, "run", note)
+    for trial in products:
+        for prepare in trial.tiles.values():
+            prepare(torch.device("meta"), H100).launch()
+    assert len(launched) >= 2 * len(products)
+    assert {launch.arguments["bias"] is not None for launch in launched} == {has_bias}
+    assert {" and a bias, " in trial.name for trial in products} == {has_bias}
+
+
 def test_a_folder_that_nothing_can_be_written_to_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     chosen = choose(tiles_of(), Chip("wide"), TileRecord(tmp_path / "file", KEY))
@@ -137,7 +211,7 @@ def test_decodes_of_a_full_batch_come_first_then_chunks() -> None:
     ]  # fmt: skip
 
 
-def test_products_of_the_vendors_are_not_measured() -> None:
+def test_products_of_the_vendors_or_with_one_tile_are_not_measured() -> None:
     forms: tuple[GpuQuantization, ...] = ("none", "fp8-w8a8")
     for form in forms:
         model = tiles_of(form)

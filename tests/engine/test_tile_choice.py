@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.engine.tile_choice import FEWEST_ROUNDS, ROUNDS, Choice, choose_tiles
+from headway.engine.errors import DeviceLostError, ModelError
+from headway.engine.tile_choice import FEWEST_ROUNDS, ROUNDS, Choice, Measure, choose_tiles
 from headway.engine.tile_record import TileRecord, TileRecordKey
 from headway.kernels.launch import DEFAULT_TILE
 from headway.kernels.tile_trials import TileTrial
@@ -90,10 +92,52 @@ def test_a_tile_that_cannot_be_launched_leaves_the_others_to_choose_from() -> No
     assert found.failed == {"wide": "MemoryError: wide takes more shared memory"}
 
 
-def test_a_trial_whose_default_cannot_be_launched_has_no_choice_and_stops_nobody() -> None:
+def test_a_trial_whose_default_cannot_be_launched_keeps_it_says_why_and_stops_nobody() -> None:
     chip = ScriptedChip({"a": {"wide": 1.0}, "b": {DEFAULT_TILE: 1.0, "wide": 0.5}})
     found = choose_tiles([trial("a", "wide"), trial("b", "wide")], chip, chip.clock)
-    assert {name: choice.tile for name, choice in found.items()} == {"b": "wide"}
+    assert {name: choice.tile for name, choice in found.items()} == {"a": DEFAULT_TILE, "b": "wide"}
+    assert found["a"] == Choice(
+        DEFAULT_TILE, {}, {DEFAULT_TILE: "MemoryError: default takes more shared memory"}
+    )
+    assert chip.launched[:2] == [("a", DEFAULT_TILE), ("b", DEFAULT_TILE)], "and nothing else of it is tried"
+
+
+class FailsAt:
+    """A chip whose launch number ``at``, from 0 on, raises this."""
+
+    def __init__(self, at: int, error: Exception) -> None:
+        self._at, self._error = at, error
+        self._launched: list[str] = []
+
+    def __call__(self, _: TileTrial) -> Measure:
+        return self._launch
+
+    def _launch(self, tile: str) -> float:
+        self._launched.append(tile)
+        if len(self._launched) == self._at + 1:
+            raise self._error
+        return 0.5 if tile == "wide" else 1.0
+
+
+@pytest.mark.parametrize("at", [0, 1, 7, 8])
+def test_a_tile_that_breaks_the_device_ends_the_start_which_names_it_and_what_to_do_without(at: int) -> None:
+    tile = "wide" if at % 2 else DEFAULT_TILE
+    chip = FailsAt(at, DeviceLostError("CUDA error: an illegal memory access was encountered"))
+    with pytest.raises(ModelError, match=rf"\(a, tile {tile}: CUDA error: .* with --no-tune-kernels"):
+        choose_tiles([trial("a", "wide")], chip, lambda: 0.0)
+
+
+@pytest.mark.parametrize(("at", "failed"), [(7, "wide"), (8, DEFAULT_TILE)])
+def test_whichever_tile_fails_after_some_rounds_the_default_stays(at: int, failed: str) -> None:
+    found = choose_tiles([trial("a", "wide")], FailsAt(at, RuntimeError("")), lambda: 0.0)["a"]
+    assert (found.tile, found.failed) == (DEFAULT_TILE, {failed: "RuntimeError: "})
+    assert set(found.seconds) == ({DEFAULT_TILE} if failed == "wide" else set())
+
+
+def test_only_a_choice_among_all_tiles_or_none_at_all_is_kept_for_the_next_start() -> None:
+    assert WIDE.is_settled
+    assert not Choice("wide", {DEFAULT_TILE: 2e-5, "wide": 1e-5}, {"short": "cannot"}).is_settled
+    assert Choice(DEFAULT_TILE, {}, {DEFAULT_TILE: "cannot"}).is_settled
 
 
 @given(st.integers(0, 200))
@@ -116,7 +160,12 @@ def test_what_was_chosen_is_read_again_and_new_choices_come_beside_it(tmp_path: 
     assert record.read() == {}
     record.add({"a": WIDE})
     record.add({"b": Choice(DEFAULT_TILE, {DEFAULT_TILE: 1e-5})})
-    assert record.read() == {"a": WIDE, "b": Choice(DEFAULT_TILE, {DEFAULT_TILE: 1e-5})}
+    record.add({"c": Choice(DEFAULT_TILE, {}, {DEFAULT_TILE: "no memory"})})
+    assert record.read() == {
+        "a": WIDE,
+        "b": Choice(DEFAULT_TILE, {DEFAULT_TILE: 1e-5}),
+        "c": Choice(DEFAULT_TILE, {}),
+    }
     content = json.loads(record.path.read_text())
     assert (content["device"], content["triton"], content["code"]) == ("NVIDIA H200", "3.6.0", "abc")
     assert content["choices"]["a"] == {"tile": "wide", "microseconds": {"default": 20.0, "wide": 15.0}}
@@ -162,8 +211,14 @@ def test_a_damaged_record_is_told_and_made_anew(content: bytes, tmp_path: Path) 
         {"tile": "wide"},
         {"tile": "wide", "microseconds": [1]},
         {"tile": "wide", "microseconds": {"wide": "fast"}},
+        {"tile": "wide", "microseconds": {"default": 1.0}},
+        {"tile": "wide", "microseconds": {}},
+        *(
+            {"tile": "wide", "microseconds": {"wide": 1.0, "default": time}}
+            for time in (0, 0.0, -1, True, None, 10**400, 10**308 * 9, 5e-324, math.nan, math.inf)
+        ),
     ],
-    ids=str,
+    ids=lambda entry: str(entry)[:60],
 )
 def test_an_entry_that_nobody_wrote_is_as_if_it_were_not_there(entry: object, tmp_path: Path) -> None:
     record = TileRecord(tmp_path, KEY)

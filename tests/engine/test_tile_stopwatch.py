@@ -12,6 +12,7 @@ import torch
 from tests.engine.fused_rig import CPU, SMALL
 
 from headway.engine import model_tiles, tile_stopwatch
+from headway.engine.errors import DeviceLostError
 from headway.engine.model_tiles import ModelTiles, record_in
 from headway.engine.shard import WHOLE
 from headway.engine.tile_stopwatch import TileStopwatch
@@ -70,6 +71,26 @@ def test_a_launch_is_timed_alone_and_its_inputs_are_made_once(happened: list[str
     assert happened == ["inputs", *timed, "inputs", *timed, *timed]
     stopwatch.close()
     assert happened[-1] == "memory back"
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_after_a_failed_launch_the_driver_is_asked_whether_others_can_follow(
+    is_lost: bool, happened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def launch() -> tuple[()]:
+        raise RuntimeError("a launch failed")
+
+    def synchronize(_: torch.device) -> None:
+        happened.append("asked")
+        if is_lost:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with ...")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    measure = TileStopwatch(CPU, H100)(TileTrial("a", {"default": lambda *_: Trial(launch, launch)}))
+    told = (DeviceLostError, "access was encountered$") if is_lost else (RuntimeError, "^a launch failed$")
+    with pytest.raises(told[0], match=told[1]):
+        measure("default")
+    assert happened[-1] == "asked"
 
 
 def test_a_models_attention_is_really_launched_by_every_tile(

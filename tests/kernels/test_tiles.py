@@ -58,7 +58,8 @@ def test_attention_by_every_tile_is_right(lengths: tuple[tuple[int, int], ...], 
 def trials(chip: Chip) -> Iterator[TileTrial]:
     for kind in KINDS:
         for rows in ROW_CLASSES:
-            yield matmul_trial(kind, rows, 4096, 14_336, chip)
+            for has_bias in (False, True):
+                yield matmul_trial(kind, rows, 4096, 14_336, chip, has_bias=has_bias)
     for heads in (LLAMA, SMOLLM, GEMMA):
         for lengths in (DECODES, CHUNK):
             yield attention_trial(heads, lengths, None, chip)
@@ -78,7 +79,7 @@ def test_every_trial_has_few_tiles_with_today_s_first_and_a_name_of_its_own(chip
 def test_nothing_is_measured_where_there_is_nothing_to_choose_from() -> None:
     assert not attention_trial(replace(LLAMA, dtype=torch.float32), DECODES, None, H100).is_open
     assert not attention_trial(LLAMA, ((3, 1024),), None, H100).is_open, "drafts"
-    assert not matmul_trial("F8A8", 16, 4096, 4096, H100).is_open
+    assert not matmul_trial("F8A8", 16, 4096, 4096, H100, has_bias=False).is_open
 
 
 @pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.name)

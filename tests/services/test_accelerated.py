@@ -21,7 +21,7 @@ from headway.services.accelerated import _gpu_settings, _tell_tiles, load_accele
 from headway.services.children import worker_command
 from headway.services.errors import UsageError
 from headway.services.model_host import build_engine
-from headway.services.settings import UpSettings, WorkerSettings
+from headway.services.settings import Speculation, UpSettings, WorkerSettings
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -108,6 +108,15 @@ def test_a_gpu_and_its_ranks_are_told_whether_to_measure_tiles_and_where_they_ar
     settings = replace(WorkerSettings(), tunes_kernels=tunes, cache_dir=Path("cache"))
     told = json.loads(json.dumps(asdict(_gpu_settings(settings))))  # as a rank gets it
     assert (told["tunes_tiles"], told["tile_folder"]) == (tunes, "cache")
+
+
+@pytest.mark.parametrize(("speculation", "drafts"), [("off", 0), ("prompt-lookup", 5)])
+def test_a_gpu_and_its_ranks_are_told_how_many_tokens_may_be_guessed(
+    speculation: Speculation, drafts: int
+) -> None:
+    settings = replace(WorkerSettings(), speculation=speculation, draft_tokens=5)
+    told = json.loads(json.dumps(asdict(_gpu_settings(settings))))
+    assert told["draft_tokens"] == drafts
 
 
 def test_the_log_says_which_tiles_were_chosen() -> None:
