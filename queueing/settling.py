@@ -115,10 +115,16 @@ async def keep_reservations(queue: Queue, lease_seconds: float = DEFAULTS.reserv
 
 
 async def _keep_ending(queue: Queue, tenant: str, within_seconds: float) -> tuple[int, int]:
-    """How many are in flight, and how many were kept or settled. Those passed over have no job, and lapse."""
+    """How many are in flight, and how many were kept or settled. Those passed over have no job, and lapse.
+
+    What ends ``within_seconds`` of now is kept, however long that takes: a server so slow that those kept
+    first are due again before the last is reached would else hold the keeper at this tenant for ever.
+    """
     count, passed = 0, 0
+    until = asyncio.get_running_loop().time() + within_seconds
     while True:
-        in_flight, ending = await queue.quota_store.ending(tenant, within_seconds, BATCH, passed)
+        left = max(0.0, until - asyncio.get_running_loop().time())
+        in_flight, ending = await queue.quota_store.ending(tenant, left, BATCH, passed)
         if not ending:
             return in_flight, count
         handled = await _keep_some(queue, tenant, ending)

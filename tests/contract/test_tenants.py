@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headway.queueing import settling
 from headway.queueing.admission import Admission
 from headway.queueing.claims import Claim
 from headway.queueing.errors import (
@@ -20,8 +22,8 @@ from headway.queueing.errors import (
 )
 from headway.queueing.events import JobState, Usage
 from headway.queueing.messages import Job, Priority, decode_job
-from headway.queueing.protocol import Submitted
-from headway.queueing.quota_values import QuotaLimit, Refusal, Reservation, TenantUsage
+from headway.queueing.protocol import Queue, Submitted
+from headway.queueing.quota_values import Held, QuotaLimit, Refusal, Reservation, TenantUsage
 from headway.queueing.settling import keep_reservations, settle
 from headway.queueing.tenants import EVERYONE, TenantLimits
 
@@ -482,6 +484,26 @@ async def test_orphaned_reservations_keep_no_living_job_from_being_kept(desk: De
     assert await keep_reservations(bench.queue, 1.5) == 220
     await bench.elapse(1.0)
     assert (await desk.usage()).in_flight == 220
+
+
+async def test_a_pass_that_takes_long_keeps_no_reservation_twice(
+    desk: Desk, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those kept first are due again before it is through: it would never end, and others' would lapse."""
+    keep_some = settling._keep_some
+
+    async def slowly(queue: Queue, tenant: str, reservations: Sequence[Held]) -> int:
+        await bench.elapse(0.5)
+        if bench.url is None:  # by a clock of its own, beside the one that the pass is timed by
+            await asyncio.sleep(0.5)
+        return await keep_some(queue, tenant, reservations)
+
+    monkeypatch.setattr(settling, "_keep_some", slowly)
+    bench.make(reservation_seconds=3.0)
+    await desk.limit(concurrency=500)
+    await asyncio.gather(*(desk.post() for _ in range(220)))
+    await bench.elapse(1.2)
+    assert await keep_reservations(bench.queue, 3.0) == 220
 
 
 async def test_jobs_whose_reservations_lapsed_are_counted_again(desk: Desk, bench: Bench) -> None:
