@@ -30,6 +30,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as a worker does, before 
 
 import torch
 from cpu_step import PATHS, load, step
+from named_choices import choose
 from read_bandwidth import Readers, array_of
 
 from headway.engine.checkpoint import open_checkpoint
@@ -199,10 +200,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--json", type=Path, help="write all figures")
     options = parser.parse_args(arguments)
-    options.forms = list(dict.fromkeys(name for name in options.forms.split(",") if name))
-    unknown = [name for name in options.forms if name not in NATIVE]
-    if unknown or not options.forms:
-        parser.error(f"there is no form {', '.join(unknown) or 'named'}: choose among {', '.join(NATIVE)}")
+    try:
+        options.forms = choose(options.forms, NATIVE, "form")
+    except ValueError as error:
+        parser.error(str(error))
     if not 1 <= options.context <= 2048:
         parser.error("--context is 1 to 2048")
     if min(options.rounds, options.array_mib, options.threads) < 1:

@@ -24,6 +24,7 @@ from random import Random
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as a worker does, before torch is loaded
 
 import torch
+from named_choices import choose
 
 from headway.engine.checkpoint import Checkpoint, open_checkpoint
 from headway.engine.cpu_kernels import CpuSettings, Quantization
@@ -109,9 +110,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
     given = parser.parse_args()
-    forms = given.forms.split(",")
-    if unknown := [form for form in forms if form not in FORMS]:
-        parser.error(f"there is no form {', '.join(unknown)}: choose among {', '.join(FORMS)}")
+    try:
+        forms = choose(given.forms, FORMS, "form")
+    except ValueError as error:
+        parser.error(str(error))
     if given.rounds < 2:
         parser.error("--rounds is 2 or more: quartiles are told")
     torch.set_num_threads(given.threads)

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from named_choices import choose
+
 if TYPE_CHECKING:
     from headway.services.profile import Budget
     from headway.services.profile_run import ProfileRun
@@ -49,15 +51,6 @@ class Share:
 
     ms_per_step: float
     share: float
-
-
-def choose_arms(text: str) -> list[str]:
-    """Names of arms, in the order given; raises ValueError that lists what there is."""
-    names = [part.strip() for part in text.split(",") if part.strip()]
-    unknown = [name for name in names if name not in ARMS]
-    if unknown or not names:
-        raise ValueError(f"there is no arm {', '.join(unknown) or 'named'}: choose among {', '.join(ARMS)}")
-    return list(dict.fromkeys(names))
 
 
 def rate(budgets: Sequence[Budget]) -> float:
@@ -186,7 +179,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--output", type=Path, help="write all figures as JSON")
     options = parser.parse_args(arguments)
     try:
-        options.arms = choose_arms(options.arms)
+        options.arms = choose(options.arms, ARMS, "arm")
         options.concurrencies = parse_counts(options.concurrencies)
     except (ValueError, UsageError) as error:
         parser.error(str(error))

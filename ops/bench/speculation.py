@@ -28,6 +28,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from named_choices import choose
+
 from headway.engine.engine import Engine
 from headway.engine.interfaces import Runner, Tokenizer
 from headway.engine.limits import StepLimits
@@ -228,10 +230,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--draft-tokens", type=int, default=8)
     parser.add_argument("--json", type=Path, help="write all figures")
     options = parser.parse_args(arguments)
-    options.works = [name for name in options.works.split(",") if name]
-    unknown = [name for name in options.works if name not in LEAST]
-    if unknown or not options.works:
-        parser.error(f"there is no work {', '.join(unknown) or 'named'}: choose among {', '.join(LEAST)}")
+    try:
+        options.works = choose(options.works, LEAST, "work")
+    except ValueError as error:
+        parser.error(str(error))
     parts = options.concurrencies.split(",")
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
         parser.error("--concurrencies are numbers from 1, as 1,4")

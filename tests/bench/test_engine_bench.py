@@ -20,7 +20,9 @@ def bench() -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules["engine_bench"] = module_from_spec(spec)
+    sys.path.insert(0, str(SCRIPT.parent))
     spec.loader.exec_module(module)
+    sys.path.remove(str(SCRIPT.parent))
     yield module
     del sys.modules["engine_bench"]
 
