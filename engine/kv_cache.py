@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import mmap
 from collections.abc import Sequence
 
 import numpy as np
@@ -95,7 +97,10 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
     """Zeros that take memory only as they are written, where the device allows it."""
     if device.type != "cpu" or 0 in shape:
         return torch.zeros(shape, dtype=dtype, device=device)
-    # calloc'ed pages are zero and become resident only when a block is first written; torch.zeros would
-    # touch them all.
-    pages = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
-    return to_device(pages, device).view(dtype).view(shape)
+    # Pages of its own from the system: an allocator may hand out what it has kept of memory that was in use,
+    # and clears, so touches, all of it. (torch.zeros touches all in any case.)
+    pages = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):  # Linux
+        with contextlib.suppress(OSError):  # a system built without them
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return to_device(np.frombuffer(pages, dtype=np.uint8), device).view(dtype).view(shape)

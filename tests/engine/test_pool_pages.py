@@ -6,6 +6,7 @@ import os
 import resource
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from tests.engine.test_torch_runner import CONFIG
@@ -55,6 +56,17 @@ def test_blocks_that_were_provided_cost_no_first_touch_and_keep_their_contents()
     assert pages.provided_blocks == pages.block_count
     assert first_touches(lambda: own.pools[:, :, half:].fill_(1)) < 8
     assert bool((own.pools[:, :, 0] == 3).all())
+
+
+def test_a_pool_takes_no_memory_that_the_process_had_before() -> None:
+    """An allocator that has much to reuse would hand it out, and clear all of it at once."""
+    np.empty(31 << 20, dtype=np.uint8)[:] = 1  # glibc now keeps what is smaller for itself
+    pieces = [np.ones(16 << 20, dtype=np.uint8) for _ in range(16)]
+    last = np.ones(1 << 20, dtype=np.uint8)  # nothing before it goes back to the system
+    del pieces
+    own = cache(8 * PIECE_BYTES * 4 // cache(1).pools.nbytes)
+    assert first_touches(lambda: own.pools.fill_(1)) >= own.pools.nbytes // PIECE_BYTES
+    assert last.all()
 
 
 def test_so_much_is_ready_beyond_what_is_in_use_and_never_the_last_memory() -> None:
