@@ -154,9 +154,9 @@ def _run_engine(
             print(f"\n{count} at a time: " + "\n".join(as_lines(budget)), flush=True)
 
 
-def parse_counts(text: str) -> list[int]:
-    """``1,4,16,32``, in order; raises UsageError for what is no such list."""
+def parse_counts(text: str, option: str = "--sequences") -> list[int]:
+    """``1,4,16,32``, in order; raises UsageError, in the option's name, for what is no such list."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isdecimal() and 1 <= int(part) <= 4096 for part in parts):
-        raise UsageError(f"--sequences {text!r}: give numbers from 1 to 4096", hint="--sequences 1,4,16,32")
+        raise UsageError(f"{option} {text!r}: give numbers from 1 to 4096", hint=f"{option} 1,4,16,32")
     return sorted({int(part) for part in parts})

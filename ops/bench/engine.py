@@ -180,7 +180,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     try:
         options.arms = choose(options.arms, ARMS, "arm")
-        options.concurrencies = parse_counts(options.concurrencies)
+        options.concurrencies = parse_counts(options.concurrencies, "--concurrencies")
     except (ValueError, UsageError) as error:
         parser.error(str(error))
     if options.requests < 1 or options.rounds < 1:

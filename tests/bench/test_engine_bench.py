@@ -50,7 +50,7 @@ def test_the_table_shows_each_parts_share_of_a_step(bench: Any) -> None:
     [
         (["--arms", "fp8"], "no arm fp8: choose among native-auto"),
         (["--arms", ""], "no arm named"),
-        (["--concurrencies", "0"], "numbers from 1"),
+        (["--concurrencies", "0"], "--concurrencies '0': give numbers from 1"),
         (["--rounds", "0"], "1 or more"),
     ],
 )
