@@ -72,6 +72,8 @@ class Arm:
     options: tuple[str, ...] = ()
     usual: Literal["yes", "where installed", "no"] = "yes"
     """Whether it runs when no arms are named."""
+    is_serial: bool = False
+    """Answers one request at a time: a batch warms nothing up that one request does not."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ ARMS: Final = (
     Arm("vllm-bf16", "vllm", "hugging-face", True),
     # Their environment takes 2 GB, which nobody gets without having asked for it by name.
     Arm("transformers-bf16", "transformers", "hugging-face", True, usual="where installed"),
-    Arm(CELERY, "transformers", "hugging-face", True, usual="where installed"),
+    Arm(CELERY, "transformers", "hugging-face", True, usual="where installed", is_serial=True),
 )
 DEFAULT_CONCURRENCIES: Final = (1, 4, 16, 32)
 GOALS: Final = {False: {1: 1.5, 4: 2.0, 16: 2.25, 32: 2.5}, True: {1: 1.2, 4: 1.5, 16: 1.8, 32: 2.0}}

@@ -113,9 +113,8 @@ class Bench:
             with running(arm, self._home, weights) as server:
                 server.wait_ready(self._prompts.of("first", 1)[0], self._options.start_seconds)
                 most = max(self._options.concurrencies)
-                # Thrown away: the largest batch, then one alone.
-                server.run(self._prompts.of(f"warm-up {number}", min(most, self._options.requests)), most)
-                server.run(self._prompts.of(f"warm-up alone {number}", 1), 1)
+                for name, count in warm_ups(arm, min(most, self._options.requests)):
+                    server.run(self._prompts.of(f"{name} {number}", count), count)
                 for concurrency in self._options.concurrencies:
                     own = time.process_time()
                     answers = server.run(self._prompts.of(f"{number} {concurrency}"), concurrency)
@@ -168,6 +167,12 @@ class Bench:
                 verdict = None if goal is None else "met" if ratio.ratio >= goal else "missed"
                 found.append({**asdict(ratio), "goal": goal, "verdict": verdict})
         return found
+
+
+def warm_ups(arm: Arm, most: int) -> list[tuple[str, int]]:
+    """What is run and thrown away, with its number of requests at once: the largest batch, then one alone."""
+    alone = ("warm-up alone", 1)
+    return [alone] if arm.is_serial else [("warm-up", most), alone]
 
 
 def messages(errors: BaseExceptionGroup[Exception]) -> list[str]:

@@ -191,6 +191,13 @@ def test_the_templates_ids_are_what_two_messages_share(bench: Any) -> None:
     assert bench("peer_work").template_ids(render) == ((7, 8), (9,))
 
 
+def test_who_answers_one_at_a_time_is_not_warmed_up_with_a_batch(bench: Any) -> None:
+    arms = {arm.name: arm for arm in bench("peer_arms").ARMS}
+    warm_ups = bench("peers").warm_ups
+    assert warm_ups(arms["vllm-bf16"], 32) == [("warm-up", 32), ("warm-up alone", 1)]
+    assert warm_ups(arms["celery-bf16"], 32) == [("warm-up alone", 1)]
+
+
 def test_what_goes_wrong_in_a_turn_is_told_once_and_whole(bench: Any) -> None:
     inner = ExceptionGroup("clients", [OSError("gone"), OSError("gone")])
     assert bench("peers").messages(ExceptionGroup("turn", [ValueError("odd"), inner])) == [
