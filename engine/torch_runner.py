@@ -16,7 +16,7 @@ from headway.engine.checkpoint import Checkpoint
 from headway.engine.chunk_checks import check_chunk
 from headway.engine.compute_dtype import compute_dtype
 from headway.engine.copy_bus import CudaBus
-from headway.engine.cpu_kernels import CpuSettings, choose_computation, choose_kv_dtype
+from headway.engine.cpu_kernels import CpuSettings, choose_computation
 from headway.engine.deterministic import RowByRowSampler, check_deterministic, mark_of
 from headway.engine.drafts import has_drafts
 from headway.engine.host_cache import HostCache
@@ -120,11 +120,9 @@ class TorchRunner(PooledRunner):
         config, place = checkpoint.config, torch.device(device)
         number = compute_dtype(dtype, place, torch.cpu.get_capabilities())
         chosen = choose_computation(cpu, config, dtype=number, device=place, block_size=block_size)
-        kv = choose_kv_dtype(cpu, chosen, config, dtype=number, block_size=block_size)
-        blocks = block_count_within(config, kv_cache_bytes=kv_cache_bytes, block_size=block_size, dtype=kv)
         if is_deterministic:
             check_deterministic(chosen, place)
-        cpu, reason = settle(
+        settled = settle(
             cpu,
             chosen,
             checkpoint,
@@ -136,10 +134,18 @@ class TorchRunner(PooledRunner):
                 block_size=block_size,
                 max_model_len=WINDOW,
                 available_bytes=available_bytes,
-                cpu=replace(cpu, quantization=form, keeps_weights=False),
+                cpu=replace(
+                    cpu,
+                    quantization=form.quantization,
+                    kv_cache_dtype=form.kv_cache_dtype,
+                    keeps_weights=False,
+                ),
             ),
+            block_size=block_size,
             is_deterministic=is_deterministic,
         )
+        cpu, kv = settled.cpu, settled.kv
+        blocks = block_count_within(config, kv_cache_bytes=kv_cache_bytes, block_size=block_size, dtype=kv)
         weight_size = (
             weight_bytes(config, number)
             if chosen.library is None
@@ -157,7 +163,13 @@ class TorchRunner(PooledRunner):
                 kernels, weights = f"torch ({chosen.reason})", "in memory"
             else:
                 loaded = load_native_model(
-                    chosen.library, checkpoint, cache, cpu, positions=limit, dtype=number, reason=reason
+                    chosen.library,
+                    checkpoint,
+                    cache,
+                    cpu,
+                    positions=limit,
+                    dtype=number,
+                    reason=settled.reason,
                 )
                 model, kernels, weights = loaded.model, loaded.kernels, loaded.weights
         runner = cls(

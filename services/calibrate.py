@@ -177,19 +177,26 @@ def calibration_of_live(steps: list[Measured], facts: Mapping[str, Any], url: st
     except ValueError as error:
         raise ServiceError(str(error), hint="let it work meanwhile: headway bench") from None
     block_size = int(facts["settings"]["block_size"])
-    shape = MODELS.get(str(facts["model"]))
     return Calibration(
         model=str(facts["model"]),
         line=fitted.line,
         kv_tokens=int(facts["kv_blocks"]) * block_size,
         max_model_len=int(facts["max_model_len"]),
-        kv_bytes_per_token=shape.kv_bytes_per_token if shape is not None else 0,
+        kv_bytes_per_token=_kv_bytes_per_token(facts),
         host_bandwidth=0.0,
         copies_beside=False,
         steps=fitted.steps,
         error_median=fitted.error_median,
         machine=url,
     )
+
+
+def _kv_bytes_per_token(facts: Mapping[str, Any]) -> int:
+    """As the worker tells it; of an older one that of a model known by name in bfloat16, else 0."""
+    if (told := facts.get("kv_bytes_per_token")) is not None:
+        return int(told)
+    shape = MODELS.get(str(facts["model"]))
+    return shape.kv_bytes_per_token if shape is not None else 0
 
 
 def calibration_of(host: ModelHost, settings: WorkerSettings, steps: list[Measured]) -> Calibration:
@@ -204,7 +211,7 @@ def calibration_of(host: ModelHost, settings: WorkerSettings, steps: list[Measur
         line=fitted.line,
         kv_tokens=sizes.block_count * sizes.block_size,
         max_model_len=host.model.max_model_len,
-        kv_bytes_per_token=sizes.block_bytes // sizes.block_size,
+        kv_bytes_per_token=sizes.bytes_per_token,
         host_bandwidth=sizes.host_bandwidth,
         copies_beside=sizes.copies_beside,
         steps=fitted.steps,

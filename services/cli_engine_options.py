@@ -40,7 +40,7 @@ KvCacheDTypeOption = Annotated[
     typer.Option(
         "--kv-cache-dtype",
         envvar="HEADWAY_KV_CACHE_DTYPE",
-        help="Keys and values; int8: nearly twice the tokens; fp8: the same, on many GPUs; auto: bf16.",
+        help="Keys and values; int8, fp8 (GPUs): twice the tokens; auto: on a CPU int8 within 1%, else bf16.",
     ),
 ]
 TensorParallel = Annotated[

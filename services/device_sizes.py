@@ -19,6 +19,11 @@ class DeviceSizes:
     """Bytes per second, out and in again on average; 0: it has no host memory to copy to."""
     copies_beside: bool = False
 
+    @property
+    def bytes_per_token(self) -> int:
+        """Of its keys and values over all layers."""
+        return self.block_bytes // self.block_size
+
     @classmethod
     def of(cls, runner: Runner, swaps: PreemptionCosts | None) -> DeviceSizes:
         """Of a runner, and what was measured of its copies."""

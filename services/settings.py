@@ -50,8 +50,10 @@ class WorkerSettings:
 
     On a GPU int8 or fp8, with a scale per output, or one of them with activations too (w8a8); auto: none."""
     kv_cache_dtype: KvCacheDType = "auto"
-    """Of keys and values, in native or a GPU's kernels; int8 holds nearly twice the tokens, and fp8 as many;
-    auto: bfloat16."""
+    """Of keys and values, in native or a GPU's kernels; int8 holds nearly twice the tokens, and fp8 as many.
+
+    auto: under the native kernels int8 where it was measured, with the weights' form, to cost less than 1 %;
+    else the computation's own."""
     cache_dir: Path | None = None
     """Where compiled kernels, packed weights and chosen tiles are kept; None: nowhere, so torch computes."""
     keeps_weights: bool = True

@@ -18,6 +18,7 @@ def trace_facts(settings: WorkerSettings, host: ModelHost, clock: Callable[[], f
         "model": host.model.name,
         "max_model_len": host.model.max_model_len,
         "kv_blocks": host.engine.load.kv_blocks_total,
+        "kv_bytes_per_token": host.sizes.bytes_per_token,
         "kernels": host.kernels,
         "weights": host.weights,
         "clock_seconds": clock(),

@@ -1,7 +1,7 @@
 """Step times of the CPU paths, taking turns in one run: native kernels by weight kind, and torch in bfloat16.
 
     python ops/bench/cpu_step.py                      # none, int8, auto and torch at 1, 4, 16, 32 sequences
-    python ops/bench/cpu_step.py --paths q4,q4-kv8 --rounds 30 --threads 2
+    python ops/bench/cpu_step.py --paths auto-kv16,auto-kv8 --rounds 30 --threads 2
 
 A step is what the runner does for a plan: decodes at a context of 225 tokens, and prompts of 180 and 512.
 Native paths also tell where the calling thread's time went. Compare within one run only: cores may be shared.
@@ -19,7 +19,7 @@ from random import Random
 import torch
 
 from headway.engine.checkpoint import Checkpoint, open_checkpoint
-from headway.engine.cpu_kernels import CpuSettings, Quantization
+from headway.engine.cpu_kernels import CpuSettings, KvCacheDType, Quantization
 from headway.engine.model_source import resolve_model
 from headway.engine.native_model import NativeModel
 from headway.engine.torch_runner import TorchRunner
@@ -34,24 +34,21 @@ PATHS: dict[str, Quantization | None] = {
     "q4-int8": "q4-int8",
     "auto": "auto",
 }
-"""None: torch; else the weights of the native kernels. ``-kv8`` behind it: keys and values in 8 bits."""
-KV8 = "-kv8"
+"""None: torch; else the weights of the native kernels."""
+KV: dict[str, KvCacheDType] = {"-kv8": "int8", "-kv16": "bf16", "": "auto"}
+"""What may stand behind a path: numbers of keys and values; without it those that a worker would take."""
 CASES = ((1, 225, 1), (4, 225, 1), (16, 225, 1), (32, 225, 1), (1, 180, 180), (1, 512, 512))
 """Sequences, context, new tokens of each."""
 
 
 def load(checkpoint: Checkpoint, path: str) -> TorchRunner:
     """The runner that computes by this path."""
-    quantization = PATHS[path.removesuffix(KV8)]
+    ending = next(ending for ending in KV if path.endswith(ending))
+    quantization = PATHS[path.removesuffix(ending)]
     cpu = (
         CpuSettings(kernels="torch")
         if quantization is None
-        else CpuSettings(
-            "native",
-            quantization,
-            default_cache_dir(),
-            kv_cache_dtype="int8" if path.endswith(KV8) else "auto",
-        )
+        else CpuSettings("native", quantization, default_cache_dir(), kv_cache_dtype=KV[ending])
     )
     return TorchRunner.load(
         checkpoint, dtype="bfloat16", kv_cache_bytes=400 << 20, max_model_len=2048, cpu=cpu
@@ -106,6 +103,8 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     checkpoint = open_checkpoint(Path(resolve_model(given.model).path))
     runners = {path: load(checkpoint, path) for path in given.paths.split(",")}
+    for path, runner in runners.items():
+        print(f"{path}: {runner.kernels}")
     print("sequences x new @ context  path   step ms (least)  products attention head other around")
     for sequences, context, new in CASES:
         admitted, plan = step(sequences, context, new, checkpoint.config.vocab_size)
@@ -117,7 +116,7 @@ def main() -> None:
             parts = " ".join(f"{value:8.2f}" for value in medians[1:])
             least = min(row[0] for row in rows)
             print(
-                f"{sequences:3d} x {new:3d} @ {context}  {path:8s} {medians[0]:8.2f} ({least:.2f})  {parts}"
+                f"{sequences:3d} x {new:3d} @ {context}  {path:9s} {medians[0]:8.2f} ({least:.2f})  {parts}"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from tests.engine.circumstances import Circumstances, Entry, resumed, tell
-from tests.engine.test_torch_runner import CONFIG, MIX, RandomCheckpoint
+from tests.engine.test_torch_runner import CONFIG, MIX, RandomCheckpoint, SpokenCheckpoint
 from tests.native_kernels import CACHE_DIR, native_library
 from torch import Tensor
 
@@ -62,9 +63,17 @@ FORMS = pytest.mark.parametrize(
         Form("bfloat16", "int8"),
         Form("bfloat16", "q4"),
         Form("bfloat16", kv_cache_dtype="int8"),
+        Form("bfloat16", "q4", "int8"),
         Form("float32"),
     ],
-    ids=["bfloat16", "int8 weights", "4-bit weights", "int8 keys and values", "float32"],
+    ids=[
+        "bfloat16",
+        "int8 weights",
+        "4-bit weights",
+        "int8 keys and values",
+        "4-bit weights, int8 KV",
+        "float32",
+    ],
 )
 
 
@@ -247,6 +256,18 @@ def load(**options: Any) -> TorchRunner:
     return TorchRunner.load(
         RandomCheckpoint(), kv_cache_bytes=200_000, block_size=4, is_deterministic=True, **options
     )
+
+
+def test_auto_takes_8_bit_keys_and_values_that_keep_the_bound() -> None:
+    native_library()
+    runner = TorchRunner.load(
+        SpokenCheckpoint(MODEL),
+        dtype="bfloat16",
+        kv_cache_bytes=1 << 20,
+        cpu=CpuSettings("auto", "auto", CACHE_DIR, keeps_weights=False),
+        is_deterministic=True,
+    )
+    assert re.fullmatch(r"native \(.*, KV int8\), deterministic [0-9a-f]{12}", runner.kernels)
 
 
 def test_torchs_kernels_are_refused_with_the_reason() -> None:

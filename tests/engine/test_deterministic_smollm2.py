@@ -1,7 +1,7 @@
 """``make deterministic``: 50 prompts × 100 tokens of the demo model, bit for bit, under all circumstances.
 
-In bfloat16, in float32, and in the file's own 4-bit blocks, which are its default form with the option: four
-or five minutes on two cores for each.
+In bfloat16, in float32, and in the file's own 4-bit blocks with 8-bit keys and values, which are its default
+form with the option: four or five minutes on two cores for each.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tests.engine.test_hf_equality import QUESTIONS
 from tests.native_kernels import CACHE_DIR, native_library
 
 from headway.engine.checkpoint import open_checkpoint
-from headway.engine.cpu_kernels import CpuSettings, Quantization
+from headway.engine.cpu_kernels import CpuSettings, KvCacheDType, Quantization
 from headway.engine.interfaces import Tokenizer
-from headway.engine.kv_cache import block_bytes
+from headway.engine.kv_cache import INT8, block_bytes
 from headway.engine.model_source import resolve_model
 from headway.engine.preemption import Mode
 from headway.engine.torch_runner import TorchRunner
@@ -67,12 +67,12 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-FORMS: dict[str, tuple[str, Quantization]] = {
-    "bfloat16": ("bfloat16", "none"),
-    "float32": ("float32", "none"),
-    "4-bit weights": ("bfloat16", "auto"),
+FORMS: dict[str, tuple[str, Quantization, KvCacheDType]] = {
+    "bfloat16": ("bfloat16", "none", "bf16"),
+    "float32": ("float32", "none", "auto"),
+    "4-bit weights": ("bfloat16", "auto", "auto"),
 }
-"""Numbers of activations, and form of the weights."""
+"""Numbers of activations, form of the weights, and of keys and values."""
 EVERY_FORM = pytest.mark.parametrize("form", list(FORMS))
 
 
@@ -80,8 +80,8 @@ EVERY_FORM = pytest.mark.parametrize("form", list(FORMS))
 def worker(form: str, threads: int = 2) -> Worker:
     native_library()
     checkpoint = open_checkpoint(resolve_model("smollm2-135m").path)
-    dtype, quantization = FORMS[form]
-    number = torch.float32 if dtype == "float32" else torch.bfloat16
+    dtype, quantization, kv = FORMS[form]
+    number = {"bfloat16": torch.bfloat16, "float32": torch.float32, "4-bit weights": INT8}[form]
     size = block_bytes(checkpoint.config, BLOCK_SIZE, number)
 
     def load(blocks: int, slots: int = 0) -> TorchRunner:
@@ -92,7 +92,7 @@ def worker(form: str, threads: int = 2) -> Worker:
             host_cache_bytes=slots * size,
             block_size=BLOCK_SIZE,
             threads=threads,
-            cpu=CpuSettings("native", quantization, CACHE_DIR),
+            cpu=CpuSettings("native", quantization, CACHE_DIR, kv_cache_dtype=kv),
             is_deterministic=True,
         )
 
@@ -155,4 +155,6 @@ def test_another_worker_goes_on_as_the_first_would_have(form: str) -> None:
 
 
 def test_the_third_form_is_what_the_option_serves_by_default() -> None:
-    assert worker("4-bit weights").ample.kernels.startswith("native (Q4_1, head Q8_0), deterministic ")
+    runner = worker("4-bit weights").ample
+    assert runner.kernels.startswith("native (Q4_1, head Q8_0, KV int8), deterministic ")
+    assert runner.block_count == AMPLE

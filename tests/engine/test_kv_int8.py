@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,16 +10,20 @@ from typing import Any
 import pytest
 import torch
 from tests.engine.test_native_model import LENGTHS, MODELS, WIDE, Sequences
-from tests.engine.test_torch_runner import RandomCheckpoint
+from tests.engine.test_torch_runner import RandomCheckpoint, SpokenCheckpoint
 from tests.native_kernels import CACHE_DIR, native_library
 from torch import Tensor
 
-from headway.engine.cpu_kernels import CpuSettings, KvCacheDType
+from headway.engine import quantization_choice
+from headway.engine.cpu_kernels import CpuSettings, KvCacheDType, Quantization
 from headway.engine.errors import ModelError
 from headway.engine.kv_cache import INT8, block_count_within
 from headway.engine.model_config import ModelConfig
 from headway.engine.native_model import NativeModel
+from headway.engine.quantization_check import log_likelihoods, text_tokens
+from headway.engine.scripted import ByteTokenizer
 from headway.engine.torch_runner import TorchRunner
+from headway.engine.values import StepPlan
 
 LONG = replace(WIDE, max_position=1500, head_dim=64, query_head_count=9, kv_head_count=3)
 IN_PLACE = [name for name, config in MODELS.items() if config.head_dim % 16 == 0]
@@ -149,6 +154,76 @@ def test_it_holds_nearly_twice_the_tokens() -> None:
 def test_the_log_tells_that_the_cache_is_in_8_bits() -> None:
     assert load(LONG).kernels.endswith("KV int8)")
     assert "KV" not in load(LONG, "auto").kernels
+
+
+class InPieces:
+    """A runner that reads what it is given to score in chunks, as a busy worker does."""
+
+    def __init__(self, runner: TorchRunner, tokens: int) -> None:
+        self.block_size = runner.block_size
+        self._runner = runner
+        self._tokens = tokens
+
+    def logits(self, plan: StepPlan) -> Tensor:
+        [chunk] = plan.chunks
+        parts: list[Tensor] = []
+        for start in range(0, len(chunk.token_ids), self._tokens):
+            part = chunk._replace(start=start, token_ids=chunk.token_ids[start : start + self._tokens])
+            parts.append(self._runner.logits(replace(plan, chunks=(part,))))
+            plan = replace(plan, admitted=(), released=())
+        return torch.cat(parts)
+
+
+@pytest.mark.parametrize("window", [512, 300])
+def test_what_is_measured_in_one_pass_has_gone_through_the_cache(window: int) -> None:
+    """A chunk finds what stands before it in the cache alone, so equal bits come from there too."""
+    tokens = text_tokens(ByteTokenizer(), 1100)
+    runner = load(LONG)
+    whole = log_likelihoods(runner, tokens, window)
+    assert torch.equal(log_likelihoods(InPieces(runner, 100), tokens, window), whole)
+    assert not torch.equal(log_likelihoods(load(LONG, "bf16"), tokens, window), whole)
+
+
+def auto(config: ModelConfig, quantization: Quantization = "auto", **options: Any) -> TorchRunner:
+    native_library()
+    cpu = CpuSettings("native", quantization, CACHE_DIR, keeps_weights=False)
+    given: dict[str, Any] = {"dtype": "bfloat16", "kv_cache_bytes": 1 << 24, "cpu": cpu, **options}
+    return TorchRunner.load(SpokenCheckpoint(config), **given)
+
+
+@pytest.mark.parametrize(("quantization", "weights"), [("auto", "int8"), ("int8", "int8"), ("none", "bf16")])
+def test_auto_takes_it_where_the_pair_keeps_the_bound(quantization: Quantization, weights: str) -> None:
+    runner = auto(LONG, quantization)
+    assert runner.kernels.endswith("KV int8)")
+    assert re.match(rf"{weights} weights with int8 KV: [+-]0\.\d\d% ± .* against bfloat16", runner.weights)
+    assert runner.block_count == block_count_within(LONG, kv_cache_bytes=1 << 24, block_size=16, dtype=INT8)
+
+
+def test_auto_leaves_it_where_the_pair_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantization_choice, "BOUND", -0.9)
+    runner = auto(LONG)
+    assert runner.weights.startswith("bf16 weights with bf16 KV: no other is near enough to bfloat16; int8 ")
+    assert "KV" not in runner.kernels
+    assert runner._cache.pools.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("config", "options"), [(MODELS["qwen3"], {}), (replace(LONG, max_position=300), {"block_size": 8})]
+)
+def test_auto_leaves_it_where_it_cannot_be_had_and_says_so(
+    config: ModelConfig, options: dict[str, Any]
+) -> None:
+    runner = auto(config, **options)
+    assert "KV" not in runner.kernels
+    assert "with bf16 KV" in runner.weights
+    assert "no int8 KV: blocks" in runner.weights
+
+
+@pytest.mark.parametrize("options", [{"dtype": "float32"}, {"cpu": CpuSettings("torch", "auto")}])
+def test_auto_is_the_computations_own_without_bfloat16_kernels(options: dict[str, Any]) -> None:
+    runner = auto(LONG, **options)
+    assert runner._cache.pools.dtype == runner.dtype
+    assert runner.weights == "in memory"
 
 
 @pytest.mark.parametrize(

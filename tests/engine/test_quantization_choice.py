@@ -1,8 +1,8 @@
-"""``auto`` takes the fastest form that was measured within the bound, once for each model."""
+"""``auto``: the fastest form of weights and KV that was measured within the bound, once for each model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import torch
 from tests.engine.test_torch_runner import CONFIG, RandomCheckpoint
 from torch import Tensor
 
-from headway.engine.cpu_kernels import Quantization
+from headway.engine.cpu_kernels import KvCacheDType, Quantization
 from headway.engine.errors import ModelError
 from headway.engine.interfaces import Tokenizer
 from headway.engine.quantization_check import (
@@ -22,12 +22,18 @@ from headway.engine.quantization_check import (
     text_tokens,
 )
 from headway.engine.quantization_choice import (
+    BFLOAT16,
     FOUR_BIT_FORMS,
+    KV_FORMS,
     RECORDED,
-    candidates,
-    choose_quantization,
+    Choice,
+    Form,
+    Load,
+    choose_form,
+    forms_of,
     is_beyond,
     is_within,
+    quantized,
 )
 from headway.engine.scripted import ByteTokenizer
 from headway.engine.values import StepPlan
@@ -80,14 +86,33 @@ class Checkpoint(RandomCheckpoint):
         return None if self._kind is None else WeightRows(self._kind, 64, torch.empty(0))
 
 
-def loader(
-    runners: Mapping[Quantization, ScoringRunner], loaded: list[Quantization]
-) -> Callable[[Quantization], ScoringRunner]:
-    def load(quantization: Quantization) -> ScoringRunner:
-        loaded.append(quantization)
-        return runners[quantization]
+SAME, WORSE = Scored(), Scored(0.5)
+
+
+def loader(runners: Mapping[Form, ScoringRunner], loaded: list[Form] | None = None) -> Load:
+    """Of these, bfloat16 among them."""
+
+    def load(form: Form) -> ScoringRunner:
+        if loaded is not None:
+            loaded.append(form)
+        return {BFLOAT16: Scored(), **runners}[form]
 
     return load
+
+
+def choose(
+    folder: Path,
+    load: Load,
+    quantization: Quantization = "auto",
+    kv: KvCacheDType = "auto",
+    *,
+    checkpoint: RandomCheckpoint | None = None,
+    is_deterministic: bool = False,
+) -> Choice:
+    """Of the forms that these settings leave open."""
+    checkpoint = checkpoint or Checkpoint(folder / "model.gguf")
+    forms = forms_of(checkpoint, quantization, kv, is_deterministic=is_deterministic)
+    return choose_form(checkpoint, folder / "cache", load, forms)
 
 
 @pytest.fixture
@@ -100,63 +125,154 @@ def file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("losses", "chosen"),
     [
-        ({"q4-int8": 0.0, "q4": 0.0, "int8": 0.0}, "q4-int8"),
-        ({"q4-int8": 0.5, "q4": 0.0, "int8": 0.0}, "q4"),
-        ({"q4-int8": 0.5, "q4": 0.5, "int8": 0.0}, "int8"),
-        ({"q4-int8": 0.5, "q4": 0.5, "int8": 0.5}, "none"),
-        ({"q4-int8": -0.5, "q4": 0.0, "int8": 0.0}, "q4-int8"),
+        ((0.0,), ("q4-int8", "int8")),
+        ((-0.5,), ("q4-int8", "int8")),
+        ((0.5, 0.0), ("q4-int8", "bf16")),
+        ((0.5, 0.5, 0.0), ("q4", "int8")),
+        ((0.5, 0.5, 0.5, 0.0), ("q4", "bf16")),
+        ((0.5, 0.5, 0.5, 0.5, 0.0), ("int8", "int8")),
+        ((0.5, 0.5, 0.5, 0.5, 0.5, 0.0), ("int8", "bf16")),
+        ((0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.0), ("none", "int8")),
+        ((0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5), ("none", "bf16")),
     ],
 )
+@pytest.mark.usefixtures("file")
 def test_the_fastest_within_the_bound_is_taken(
-    losses: Mapping[Quantization, float], chosen: str, file: Path, tmp_path: Path
+    losses: Sequence[float], chosen: tuple[Quantization, KvCacheDType], tmp_path: Path
 ) -> None:
-    runners: dict[Quantization, ScoringRunner] = {"none": Scored()}
-    runners |= {name: Scored(loss) for name, loss in losses.items()}
-    choice = choose_quantization(Checkpoint(file), tmp_path / "cache", loader(runners, []))
-    assert choice.quantization == chosen
-    assert "against bfloat16" in choice.reason
+    """Weights and KV together, one pass over the text for each form until one is found."""
+    loaded: list[Form] = []
+    runners = {form: Scored(loss) for form, loss in zip(forms_of(Checkpoint()), losses, strict=False)}
+    choice = choose(tmp_path, loader(runners, loaded))
+    assert choice.form == Form(*chosen)
+    assert loaded == [BFLOAT16, *runners]
+    assert "bfloat16" in choice.reason
+    assert choice.reason.startswith(f"{choice.form}: ")
+    for form, runner in runners.items():
+        assert (f"; {form} +" in choice.reason) == (runner.loss > 0.0), "why it was not taken"
 
 
-def test_a_model_is_measured_once(file: Path, tmp_path: Path) -> None:
-    loaded: list[Quantization] = []
-    load = loader({"none": Scored(), "q4-int8": Scored(0.5), "q4": Scored(0.5), "int8": Scored()}, loaded)
-    first = choose_quantization(Checkpoint(file), tmp_path / "cache", load)
-    assert (first.quantization, loaded) == ("int8", ["none", "q4-int8", "q4", "int8"])
-    again = choose_quantization(Checkpoint(file), tmp_path / "cache", load)
-    assert again.quantization == "int8"
-    assert first.reason == again.reason
-    assert len(loaded) == 4
-    file.write_bytes(b"other weights")
-    choose_quantization(Checkpoint(file), tmp_path / "cache", load)
-    assert len(loaded) == 8
+@pytest.mark.parametrize(
+    ("quantization", "kv", "asked"),
+    [
+        ("q4", "auto", [("q4", "int8"), ("q4", "bf16")]),
+        ("none", "auto", [("none", "int8"), ("none", "bf16")]),
+        ("auto", "bf16", [("q4-int8", "bf16"), ("q4", "bf16"), ("int8", "bf16"), ("none", "bf16")]),
+        ("auto", "int8", [("q4-int8", "int8"), ("q4", "int8"), ("int8", "int8"), ("none", "int8")]),
+    ],
+)
+@pytest.mark.usefixtures("file")
+def test_what_is_named_is_obeyed_and_what_is_open_is_measured_with_it(
+    quantization: Quantization,
+    kv: KvCacheDType,
+    asked: list[tuple[Quantization, KvCacheDType]],
+    tmp_path: Path,
+) -> None:
+    forms = [Form(*pair) for pair in asked]
+    for place, right in enumerate(forms):
+        loaded: list[Form] = []
+        (tmp_path / "model.gguf").write_text(f"{place}")
+        load = loader({form: WORSE if form != right else SAME for form in forms[:-1]}, loaded)
+        assert choose(tmp_path, load, quantization, kv).form == right
+        assert loaded == [BFLOAT16, *forms[: min(place + 1, len(forms) - 1)]]
 
 
-@pytest.mark.parametrize("damage", [b"", b"{}", b"[]", b'{"quantization": "q2", "reason": ""}', b"{"])
-def test_a_verdict_that_cannot_be_read_is_none(damage: bytes, file: Path, tmp_path: Path) -> None:
-    loaded: list[Quantization] = []
-    load = loader({"none": Scored(), "q4-int8": Scored()}, loaded)
-    choose_quantization(Checkpoint(file), tmp_path / "cache", load)
+@pytest.mark.parametrize("kv", KV_FORMS)
+def test_two_names_need_no_measurement(kv: KvCacheDType, tmp_path: Path) -> None:
+    assert choose(tmp_path, loader({}, loaded := []), "q4", kv) == Choice(Form("q4", kv), "")
+    assert loaded == []
+
+
+@pytest.mark.usefixtures("file")
+def test_a_model_is_measured_once(tmp_path: Path) -> None:
+    loaded: list[Form] = []
+    forms = forms_of(Checkpoint())
+    load = loader({form: SAME if form == Form("int8", "int8") else WORSE for form in forms[:-1]}, loaded)
+    first = choose(tmp_path, load)
+    assert (first.form, len(loaded)) == (Form("int8", "int8"), 6)
+    assert choose(tmp_path, load) == first
+    assert len(loaded) == 6
+    (tmp_path / "model.gguf").write_bytes(b"other weights")
+    choose(tmp_path, load)
+    assert len(loaded) == 12
+
+
+@pytest.mark.usefixtures("file")
+def test_a_verdict_answers_no_other_question(tmp_path: Path) -> None:
+    forms = forms_of(Checkpoint())
+    load = loader(dict.fromkeys(forms, SAME))
+    told = [
+        choose(tmp_path, load, quantization, kv, is_deterministic=is_deterministic).form
+        for _ in range(2)  # measured, then read
+        for quantization, kv, is_deterministic in (
+            ("auto", "auto", False),
+            ("auto", "auto", True),
+            ("auto", "bf16", False),
+            ("int8", "auto", False),
+            ("none", "auto", False),
+        )
+    ]
+    assert told == 2 * [
+        Form("q4-int8", "int8"),
+        Form("q4", "int8"),
+        Form("q4-int8", "bf16"),
+        Form("int8", "int8"),
+        Form("none", "int8"),
+    ]
+    assert len(list((tmp_path / "cache").glob("quantization-*.json"))) == 5
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"{",
+        b'{"quantization": "q2", "kv_cache_dtype": "int8", "reason": ""}',
+        b'{"quantization": "q4", "kv_cache_dtype": "int4", "reason": ""}',
+        b'{"quantization": "q4", "reason": "of weights alone, as it was once"}',
+    ],
+)
+@pytest.mark.usefixtures("file")
+def test_a_verdict_that_cannot_be_read_is_none(damage: bytes, tmp_path: Path) -> None:
+    loaded: list[Form] = []
+    load = loader({Form("q4-int8", "int8"): SAME}, loaded)
+    choose(tmp_path, load)
     [verdict] = (tmp_path / "cache").glob("quantization-*.json")
     verdict.write_bytes(damage)
-    assert choose_quantization(Checkpoint(file), tmp_path / "cache", load).quantization == "q4-int8"
+    assert choose(tmp_path, load).form == Form("q4-int8", "int8")
     assert len(loaded) == 4
 
 
-def test_a_measurement_too_coarse_to_tell_takes_no_form(file: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("file")
+def test_a_measurement_too_coarse_to_tell_takes_no_form(tmp_path: Path) -> None:
     # On average nothing is lost, but another text could well cost more than a hundredth.
-    runners: dict[Quantization, ScoringRunner] = {"none": Scored(), "q4": Scored(noise=3.0)}
-    runners["q4-int8"] = runners["int8"] = runners["q4"]
-    choice = choose_quantization(Checkpoint(file), tmp_path / "cache", loader(runners, []))
-    assert choice.quantization == "none"
+    runners = {form: Scored(noise=3.0) for form in forms_of(Checkpoint())[:-1]}
+    choice = choose(tmp_path, loader(runners))
+    assert choice.form == BFLOAT16
     assert "cannot be ruled out" in choice.reason
 
 
-def test_where_bfloat16_has_no_room_the_way_out_is_told(file: Path, tmp_path: Path) -> None:
-    def load(quantization: Quantization) -> ScoringRunner:
-        raise ModelError("not enough memory")
+def no_room(form: Form) -> ScoringRunner:
+    raise ModelError("not enough memory")
 
+
+@pytest.mark.usefixtures("file")
+def test_where_bfloat16_has_no_room_the_way_out_is_told(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"not enough memory; .* --quantization q4"):
-        choose_quantization(Checkpoint(file), tmp_path, load)
+        choose(tmp_path, no_room)
+    with pytest.raises(ModelError, match=r"not enough memory; .* --quantization int8"):
+        choose(tmp_path, no_room, checkpoint=Checkpoint(kind=None))
+
+
+@pytest.mark.usefixtures("file")
+def test_weights_by_name_do_without_a_comparison_that_has_no_room(tmp_path: Path) -> None:
+    choice = choose(tmp_path, no_room, "q4")
+    assert choice.form == Form("q4", "bf16")
+    assert choice.reason.endswith("which cannot be loaded: not enough memory")
+    load = loader({Form("q4", "int8"): SAME})
+    assert choose(tmp_path, load, "q4").form == Form("q4", "int8"), "nothing was kept: there may be room now"
 
 
 def test_what_cannot_be_measured_stays_as_it_is(tmp_path: Path) -> None:
@@ -164,16 +280,26 @@ def test_what_cannot_be_measured_stays_as_it_is(tmp_path: Path) -> None:
         def tokenizer(self) -> Tokenizer:
             raise ModelError("no tokenizer here")
 
-    choice = choose_quantization(Mute(), tmp_path, loader({}, []))
-    assert (choice.quantization, choice.reason) == ("none", "nothing to measure with: no tokenizer here")
+    choice = choose(tmp_path, loader({}), checkpoint=Mute())
+    assert choice == Choice(BFLOAT16, f"{BFLOAT16}: nothing to measure with: no tokenizer here")
 
 
-def test_candidates_are_what_the_checkpoint_can_be_had_in() -> None:
-    assert candidates(Checkpoint(kind=WeightKind.Q4_0)) == ("q4-int8", "q4", "int8")
-    assert candidates(Checkpoint(), is_deterministic=True) == ("q4", "int8")
-    assert candidates(Checkpoint(kind=WeightKind.Q8_0)) == ("int8",)
-    assert candidates(Checkpoint(kind=None)) == ("int8",)
-    assert candidates(RandomCheckpoint(replace(CONFIG, hidden_size=40))) == ()
+def test_forms_are_what_the_checkpoint_can_be_had_in() -> None:
+    assert quantized(Checkpoint(kind=WeightKind.Q4_0)) == ("q4-int8", "q4", "int8")
+    assert quantized(Checkpoint(kind=WeightKind.Q8_0)) == ("int8",)
+    assert quantized(Checkpoint(kind=None)) == ("int8",)
+    odd = RandomCheckpoint(replace(CONFIG, hidden_size=40))
+    assert quantized(odd) == ()
+    assert forms_of(odd) == (Form("none", "int8"), BFLOAT16)
+    assert {form.quantization for form in forms_of(Checkpoint(), is_deterministic=True)} == {
+        "q4",
+        "int8",
+        "none",
+    }
+
+
+def test_weights_that_cannot_be_had_are_not_measured() -> None:
+    assert forms_of(Checkpoint(kind=None), "q4") == (Form("q4", "bf16"),)
 
 
 def test_the_error_of_a_measurement_counts() -> None:
@@ -206,24 +332,20 @@ def test_a_window_is_scored_by_what_stands_in_it() -> None:
     assert torch.equal(log_likelihoods(Scored(), tokens, window=20), torch.cat((one, other)))
 
 
-def test_what_a_short_piece_does_not_decide_the_whole_text_may(file: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("file")
+def test_what_a_short_piece_does_not_decide_the_whole_text_may(tmp_path: Path) -> None:
     # After 4,096 tokens the mean loss is known to 0.6 %, after all of them to 0.15 %.
-    loaded: list[Quantization] = []
-    load = loader({"none": Scored(), "q4-int8": Scored(noise=0.4)}, loaded)
-    choice = choose_quantization(Checkpoint(file), tmp_path / "cache", load)
-    assert choice.quantization == "q4-int8"
-    assert loaded == ["none", "q4-int8", "none", "q4-int8"]
+    loaded: list[Form] = []
+    form = Form("q4-int8", "int8")
+    choice = choose(tmp_path, loader({form: Scored(noise=0.4)}, loaded))
+    assert choice.form == form
+    assert loaded == [BFLOAT16, form, BFLOAT16, form]
     assert "over 6" in choice.reason, "69 kB of text, a token each byte"
 
 
 def test_records_are_of_forms_that_a_checkpoint_can_have() -> None:
-    assert all(len(digest) == 24 and set(forms) <= set(FOUR_BIT_FORMS) for digest, forms in RECORDED.items())
-
-
-def test_deterministic_takes_no_form_that_looks_at_the_number_of_tokens(file: Path, tmp_path: Path) -> None:
-    runners: dict[Quantization, ScoringRunner] = {"none": Scored(), "q4-int8": Scored(), "q4": Scored()}
-    load, folder = loader(runners, []), tmp_path / "cache"
-    assert choose_quantization(Checkpoint(file), folder, load).quantization == "q4-int8"
-    for _ in range(2):  # measured, then read
-        choice = choose_quantization(Checkpoint(file), folder, load, is_deterministic=True)
-        assert choice.quantization == "q4"
+    for digest, forms in RECORDED.items():
+        assert len(digest) == 24
+        assert {form.quantization for form in forms} <= {*FOUR_BIT_FORMS, "none"}
+        assert {form.kv_cache_dtype for form in forms} <= set(KV_FORMS)
+        assert BFLOAT16 not in forms

@@ -15,6 +15,7 @@ from headway.engine.compute_dtype import compute_dtype
 from headway.engine.errors import InvariantError, ModelError
 from headway.engine.interfaces import Runner, Tokenizer
 from headway.engine.model_config import Architecture, ModelConfig, RopeConfig
+from headway.engine.scripted import ByteTokenizer
 from headway.engine.torch_runner import TorchRunner
 from headway.engine.values import Admitted, Chunk, RequestKey, Sampled, Sampling, StepPlan
 from headway.engine.weight_shapes import weight_shapes
@@ -56,6 +57,13 @@ class RandomCheckpoint:
 
     def tokenizer(self) -> Tokenizer:
         raise ModelError("a random model has no tokenizer")
+
+
+class SpokenCheckpoint(RandomCheckpoint):
+    """One that reads text: its forms can be measured."""
+
+    def tokenizer(self) -> Tokenizer:
+        return ByteTokenizer()
 
 
 def load(

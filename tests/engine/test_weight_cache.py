@@ -183,7 +183,7 @@ def test_the_runner_says_where_its_weights_are(file: Path) -> None:
     checkpoint = StoredCheckpoint(CONFIG, file)
 
     def load(*, keeps_weights: bool) -> TorchRunner:
-        cpu = CpuSettings("native", "none", CACHE_DIR, keeps_weights=keeps_weights)
+        cpu = CpuSettings("native", "none", CACHE_DIR, keeps_weights=keeps_weights, kv_cache_dtype="bf16")
         return TorchRunner.load(checkpoint, dtype="bfloat16", kv_cache_bytes=1 << 20, cpu=cpu)
 
     assert load(keeps_weights=True).weights.startswith(f"mapped from {CACHE_DIR}")

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headway.services.arrivals import lognormal_lengths, poisson
-from headway.services.calibrate import StepWatch, load_host, measuring_settings
+from headway.services.calibrate import StepWatch, calibration_of_live, load_host, measuring_settings
 from headway.services.calibration import Calibration
 from headway.services.cli import app
 from headway.services.engine_run import EngineRun
@@ -29,6 +29,7 @@ from headway.services.simulation_report import Limits, report
 from headway.services.step_fit import Measured, fit
 from headway.services.step_times import MeasuredMachine, StepLine, grouped_means
 from headway.services.trace import chrome_trace
+from headway.services.trace_facts import trace_facts
 from headway.services.traffic import Demand
 
 KINKED = StepLine(((1, 0.010), (8, 0.012), (64, 0.05), (512, 0.3)), 1e-4, 1e-6, 1e-8, (0.9, 1.0, 1.1))
@@ -220,6 +221,20 @@ def test_steps_of_a_live_worker_are_those_that_it_took_and_unseen_beginnings_are
     taken = [step.work for step in watch.steps[before:]]
     assert seen
     assert set(seen) <= set(taken)
+
+
+def test_keys_and_values_of_a_live_worker_are_as_large_as_it_says() -> None:
+    """In 8 bits they are smaller than the model's name tells."""
+    worker = WorkerSettings(model=TOY, max_sequences=4)
+    host = load_host(worker)
+    own = trace_facts(worker, host, clock=lambda: 0.0)
+    assert own["kv_bytes_per_token"] == host.sizes.block_bytes // host.sizes.block_size > 0
+    facts = own | {"model": "smollm2-135m", "kv_bytes_per_token": 12_240}
+    steps = steps_of(KINKED)
+    assert calibration_of_live(steps, facts, "url").kv_bytes_per_token == 12_240
+    del facts["kv_bytes_per_token"]
+    assert calibration_of_live(steps, facts, "url").kv_bytes_per_token == 23_040, "an older worker's"
+    assert calibration_of_live(steps, facts | {"model": "unknown"}, "url").kv_bytes_per_token == 0
 
 
 def test_steps_that_were_pushed_out_unseen_make_what_ran_then_unknown() -> None:
