@@ -35,7 +35,7 @@ ARMS: Final[dict[str, dict[str, str]]] = {
     "native-q4": {"cpu_kernels": "native", "quantization": "q4"},
     "native-q4-int8": {"cpu_kernels": "native", "quantization": "q4-int8"},
     "native-int8": {"cpu_kernels": "native", "quantization": "int8"},
-    "native-bf16": {"cpu_kernels": "native", "quantization": "none"},
+    "native-bf16": {"cpu_kernels": "native", "quantization": "none", "kv_cache_dtype": "bf16"},
     "torch-bf16": {"cpu_kernels": "torch", "quantization": "none"},
     "torch-f32": {"cpu_kernels": "torch", "quantization": "none", "dtype": "float32"},
 }

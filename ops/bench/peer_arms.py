@@ -92,7 +92,13 @@ ARMS: Final = (
     Arm("headway-auto", None, "gguf", False, ("--quantization", "auto")),
     Arm("headway-q4", None, "gguf", False, ("--quantization", "q4"), usual="no"),
     Arm("headway-int8", None, "gguf", False, ("--quantization", "int8"), usual="no"),
-    Arm("headway-bf16", None, "gguf", True, ("--dtype", "bfloat16", "--quantization", "none")),
+    Arm(
+        "headway-bf16",
+        None,
+        "gguf",
+        True,
+        ("--dtype", "bfloat16", "--quantization", "none", "--kv-cache-dtype", "bf16"),
+    ),
     Arm("openvino-q4_1", "openvino", "gguf", False),
     Arm("openvino-bf16", "openvino", "gguf-f16", True, ("--bf16",)),
     # Q4_0 is the 4-bit form that llama.cpp has its fastest CPU code for; Q4_1 is the file as it is.

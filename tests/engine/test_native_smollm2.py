@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,15 @@ from headway.engine.interfaces import Tokenizer
 from headway.engine.model_source import resolve_model
 from headway.engine.native_model import NativeModel
 from headway.engine.quantization_check import WINDOW, cost_of, log_likelihoods, text_tokens
-from headway.engine.quantization_choice import BFLOAT16, BOUND, CONFIDENCE_ERRORS, KV_FORMS, RECORDED, Form
+from headway.engine.quantization_choice import (
+    BFLOAT16,
+    BOUND,
+    CONFIDENCE_ERRORS,
+    FOUR_BIT_FORMS,
+    KV_FORMS,
+    RECORDED,
+    Form,
+)
 from headway.engine.torch_runner import TorchRunner
 from headway.engine.values import Admitted, Chunk, RequestKey, Sampling, StepPlan
 from headway.kernels.cpu_step import MANY_TOKENS
@@ -109,7 +116,7 @@ def test_auto_takes_what_the_test_above_measures(checkpoint: Checkpoint, tmp_pat
     assert isinstance(checkpoint, StoredCheckpoint)
     recorded = RECORDED[content_digest(checkpoint.files(), tmp_path)[:24]]
     assert {*recorded, BFLOAT16} == set(MEASURED)
-    assert recorded.keys() >= {Form(*pair) for pair in product(("q4-int8", "q4"), KV_FORMS)}
+    assert recorded.keys() >= {Form(weights, kv) for weights in FOUR_BIT_FORMS[:2] for kv in KV_FORMS}
     runner = native(checkpoint, "auto")
     assert runner.kernels == f"native (Q4_1, INT8 for {MANY_TOKENS} tokens or more, head Q8_0, KV int8)"
     assert runner.weights.startswith(f"{DEFAULT}: ")

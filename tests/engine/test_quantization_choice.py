@@ -179,7 +179,8 @@ def test_what_is_named_is_obeyed_and_what_is_open_is_measured_with_it(
 
 @pytest.mark.parametrize("kv", KV_FORMS)
 def test_two_names_need_no_measurement(kv: KvCacheDType, tmp_path: Path) -> None:
-    assert choose(tmp_path, loader({}, loaded := []), "q4", kv) == Choice(Form("q4", kv), "")
+    loaded: list[Form] = []
+    assert choose(tmp_path, loader({}, loaded), "q4", kv) == Choice(Form("q4", kv), "")
     assert loaded == []
 
 
@@ -201,16 +202,17 @@ def test_a_model_is_measured_once(tmp_path: Path) -> None:
 def test_a_verdict_answers_no_other_question(tmp_path: Path) -> None:
     forms = forms_of(Checkpoint())
     load = loader(dict.fromkeys(forms, SAME))
+    questions: list[tuple[Quantization, KvCacheDType, bool]] = [
+        ("auto", "auto", False),
+        ("auto", "auto", True),
+        ("auto", "bf16", False),
+        ("int8", "auto", False),
+        ("none", "auto", False),
+    ]
     told = [
         choose(tmp_path, load, quantization, kv, is_deterministic=is_deterministic).form
         for _ in range(2)  # measured, then read
-        for quantization, kv, is_deterministic in (
-            ("auto", "auto", False),
-            ("auto", "auto", True),
-            ("auto", "bf16", False),
-            ("int8", "auto", False),
-            ("none", "auto", False),
-        )
+        for quantization, kv, is_deterministic in questions
     ]
     assert told == 2 * [
         Form("q4-int8", "int8"),
