@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Final, TypeAlias, cast
 
@@ -144,14 +143,16 @@ def forms_of(
     ``is_deterministic``: without ``OF_MANY_TOKENS``. A form of the weights that the checkpoint cannot be had
     in stands alone: it is refused where it is loaded.
     """
-    known = (*quantized(checkpoint), "none")
-    weights = tuple(form for form in known if not (is_deterministic and form in OF_MANY_TOKENS))
+    known: tuple[Quantization, ...] = (*quantized(checkpoint), "none")
+    weights: tuple[Quantization, ...] = tuple(
+        form for form in known if not (is_deterministic and form in OF_MANY_TOKENS)
+    )
     if quantization != "auto":
         weights = (quantization,)
     kv = KV_FORMS if kv_cache_dtype == "auto" else (kv_cache_dtype,)
     if quantization not in {"auto", *known}:
         kv = kv[-1:]
-    return tuple(Form(*pair) for pair in product(weights, kv))
+    return tuple(Form(one, other) for one in weights for other in kv)
 
 
 def quantized(checkpoint: Checkpoint) -> tuple[Quantization, ...]:
