@@ -37,6 +37,7 @@ class Answer:
         "_table",
         "grammar",
         "history",
+        "is_plain",
         "key",
         "sampling",
     )
@@ -48,6 +49,8 @@ class Answer:
         self.history: TokenHistory | None = None
         if has_penalties(admitted.sampling):
             self.history = TokenHistory(admitted.prompt_token_ids, admitted.generated_token_ids)
+        self.is_plain = self.history is None and self.grammar is None and takes_largest(admitted.sampling)
+        """Whether each of its tokens is the one with the largest logit, and nothing else is asked for."""
         self._prompt_tokens = len(admitted.prompt_token_ids)
         self._block_table: tuple[int, ...] = ()
         self._table: NDArray[np.int64] = np.empty(0, dtype=np.int64)
@@ -138,6 +141,16 @@ def has_penalties(sampling: Sampling) -> bool:
     """Whether any penalty changes logits."""
     penalties = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty)
     return penalties != (1.0, 0.0, 0.0)
+
+
+def takes_largest(sampling: Sampling) -> bool:
+    """Whether the largest logit decides at every place, if neither penalties nor a grammar change it."""
+    return (
+        sampling.is_greedy
+        and sampling.logprobs is None
+        and not sampling.logit_bias
+        and sampling.min_tokens == 0
+    )
 
 
 def signed_64(seed: int) -> int:

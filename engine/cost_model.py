@@ -91,8 +91,13 @@ class StepModel:
         seconds = max(seconds, 1e-9)
         # Relative to the step's time: short steps count as much as long ones, and one pause of the machine
         # next to nothing.
-        values = (1.0, shape.new_tokens, shape.context_tokens, shape.prefill_work)
-        x = [value / scale / seconds for value, scale in zip(values, SCALES, strict=True)]
+        one, new, context, work = SCALES
+        x = [
+            1.0 / one / seconds,
+            shape.new_tokens / new / seconds,
+            shape.context_tokens / context / seconds,
+            shape.prefill_work / work / seconds,
+        ]
         if not self._variance:
             # At first each coefficient alone may explain the whole step.
             self._first_variance = [1.0 / max(value, 1e-3 / seconds) ** 2 for value in x]
@@ -110,26 +115,32 @@ class StepModel:
         self.steps += 1
 
     def _learn(self, x: list[float], surprise: float) -> None:
-        spread = [_dot(row, x) for row in self._variance]
+        spread = _spread(self._variance, x)
         if _dot(x, spread) < 0.0:
             # Rounding has eaten the covariance up: thousands of steps that hardly differ do that.
             self._spread_out(RESTART_SHARE)
-            spread = [_dot(row, x) for row in self._variance]
+            spread = _spread(self._variance, x)
         variance = self._variance
         # No forgetting where nothing new is learned: a variance never grows above its first value.
-        is_blown_up = any(variance[i][i] > first for i, first in enumerate(self._first_variance))
-        forgetting = 1.0 if is_blown_up else FORGETTING
+        forgetting = FORGETTING
+        for i, first in enumerate(self._first_variance):
+            if variance[i][i] > first:
+                forgetting = 1.0
         whole = forgetting * NOISE + _dot(x, spread)
+        is_eaten_up = False
         for i, row in enumerate(variance):
             gain = spread[i] / whole
             self._scaled[i] += gain * surprise
             for j in range(i, len(row)):
                 row[j] = variance[j][i] = (row[j] - gain * spread[j]) / forgetting
-        if any(row[i] <= 0.0 for i, row in enumerate(variance)):
+            if row[i] <= 0.0:
+                is_eaten_up = True
+        if is_eaten_up:
             self._spread_out(RESTART_SHARE)
-        self._project()
-        a, b, c, q = (value / scale for value, scale in zip(self._scaled, SCALES, strict=True))
-        self.coefficients = (a, b, c, q)
+        if min(self._scaled) < 0.0:
+            self._project()
+        (a, b, c, q), (one, new, context, work) = self._scaled, SCALES
+        self.coefficients = (a / one, b / new, c / context, q / work)
 
     def _spread_out(self, share: float) -> None:
         """Begin the covariance again at a share of its first value; what was learned stays."""
@@ -231,6 +242,11 @@ class CostModel:
         if shape.has_drafts:
             return self.verify
         return self.mixed if shape.prefill_work else self.decode
+
+
+def _spread(variance: list[list[float]], x: list[float]) -> list[float]:
+    first, second, third, fourth = variance
+    return [_dot(first, x), _dot(second, x), _dot(third, x), _dot(fourth, x)]
 
 
 def _dot(left: list[float], right: list[float]) -> float:

@@ -39,7 +39,8 @@ class Detokenizer:
         self, token_bytes: Callable[[int], bytes], stop_strings: Sequence[str] = (), exempt_tokens: int = 0
     ) -> None:
         self._token_bytes = token_bytes
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._undecoded = b""
+        """The beginning of a character whose end has not come."""
         self._matchers = [StopMatcher(pattern) for pattern in stop_strings]
         self._exempt_tokens = exempt_tokens
         """So many tokens from the start take no part in stop strings (``min_tokens``)."""
@@ -51,7 +52,7 @@ class Detokenizer:
         """The text that may be shown now that this token is known."""
         if self.is_stopped:
             return ""
-        text = self._decoder.decode(self._token_bytes(token_id))
+        text = self._decode(self._token_bytes(token_id))
         if self._exempt_tokens > 0:
             self._exempt_tokens -= 1
             return text
@@ -61,9 +62,14 @@ class Detokenizer:
         """What the end releases: held back text, and U+FFFD for half a character."""
         if self.is_stopped:
             return ""
-        shown = self._screen(self._decoder.decode(b"", final=True))
+        shown = self._screen(self._decode(b"", is_final=True))
         released, self._held = self._held, ""
         return shown + released
+
+    def _decode(self, raw: bytes, *, is_final: bool = False) -> str:
+        text, used = codecs.utf_8_decode(self._undecoded + raw, "replace", is_final)
+        self._undecoded = (self._undecoded + raw)[used:]
+        return text
 
     def _screen(self, text: str) -> str:
         """Let through what cannot belong to a stop string any more; keep the rest in ``_held``."""

@@ -15,7 +15,7 @@ from headway.engine.memory_settings import MemorySettings
 from headway.engine.policy import Policy
 from headway.engine.runner_thread import RunnerThread
 from headway.engine.scheduler import Scheduler
-from headway.engine.step_profile import Part, StepProfile
+from headway.engine.step_profile import DETOKENIZE, SCHEDULING, StepProfile
 from headway.engine.timeline import Timeline
 from headway.engine.transcript import Transcript
 from headway.engine.values import (
@@ -130,20 +130,20 @@ class Engine:
         plan = self._under_way or self._start(self._scheduler.plan(now))
         self._under_way = None
         if plan is None:
-            self.profile.lap(Part.SCHEDULING)
+            self.profile.lap(SCHEDULING)
             return ()
         ahead = None if self._lane is None else self._scheduler.plan_ahead(plan, now)
-        self.profile.lap(Part.SCHEDULING)
+        self.profile.lap(SCHEDULING)
         result = self._finish(plan, ahead)
         if plan.needs_runner:
             self.profile.computed(result)
         emissions = self._scheduler.apply(plan, result, now)
-        self.profile.lap(Part.SCHEDULING)
+        self.profile.lap(SCHEDULING)
         # A stop string may end a request before the last of the tokens that one step brought it.
         outputs = tuple(
             [self._read(emission) for emission in emissions if emission.key.request_id in self._transcripts]
         )
-        self.profile.lap(Part.DETOKENIZE)
+        self.profile.lap(DETOKENIZE)
         return outputs
 
     def close(self) -> None:

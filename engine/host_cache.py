@@ -54,6 +54,11 @@ class HostCache:
         self._transfers: list[_Transfer] = []
         self._times: list[CopyTime] = []
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no swap is under way and none is left to be told."""
+        return not self._transfers and not self._times
+
     def move(self, plan: StepPlan) -> None:
         """Do a plan's copies, ordered after the steps before and before its chunks."""
         self._receive_arrived()
@@ -66,6 +71,8 @@ class HostCache:
 
     def copied_step(self, step: int, *, wait: bool = False) -> int:
         """Swaps up to the step returned are complete, with ``step`` the last one that was run."""
+        if not self._transfers:
+            return step
         for transfer in self._transfers if wait else ():
             transfer.ticket.wait()
         self._receive_arrived()

@@ -114,6 +114,8 @@ class HostPool:
     def complete(self, copied_step: int) -> None:
         """Swaps up to this step touch nothing any more."""
         self._copied_step = max(self._copied_step, copied_step)
+        if not self._leaving:
+            return
         still: list[tuple[int, tuple[int, ...]]] = []
         for step, slots in self._leaving:
             if step <= self._copied_step:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from headway.engine.errors import InvariantError
 from headway.engine.values import PLACEHOLDER, Chunk, RequestKey, Sampled
+
+WANTED: Final = (PLACEHOLDER,)
+"""The tokens of a chunk that waits for the step before."""
 
 
 class LastStep:
@@ -21,7 +25,7 @@ class LastStep:
 
     def fill(self, chunks: tuple[Chunk, ...]) -> tuple[Chunk, ...]:
         """The chunks with every placeholder's token; raises InvariantError for one that was not sampled."""
-        if not any(chunk.token_ids == (PLACEHOLDER,) for chunk in chunks):
+        if not any(chunk.token_ids == WANTED for chunk in chunks):
             return chunks
         tokens = self._tokens()
         return tuple([self._filled(chunk, tokens) for chunk in chunks])
@@ -35,7 +39,7 @@ class LastStep:
         }
 
     def _filled(self, chunk: Chunk, tokens: dict[tuple[RequestKey, int], int]) -> Chunk:
-        if chunk.token_ids != (PLACEHOLDER,):
+        if chunk.token_ids != WANTED:
             return chunk
         token_id = tokens.get((chunk.key, chunk.start))
         if token_id is None:

@@ -13,7 +13,7 @@ from headway.engine.drafts import sampling_rows
 from headway.engine.kv_cache import KVCache
 from headway.engine.sampler import Sampler, SamplingRow
 from headway.engine.values import Chunk, Sampled
-from headway.kernels.cpu_step import CpuModel, CpuStep, Int32s, StepTimes
+from headway.kernels.cpu_step import CpuModel, CpuStep, StepTimes
 
 
 def _ends(chunks: Sequence[Chunk]) -> Iterator[int]:
@@ -48,11 +48,11 @@ class NativeModel:
         rows: Sequence[int],
         kept_rows: int,
         masks: Sequence[int] = (),
-    ) -> tuple[Int32s, Tensor]:
+    ) -> tuple[list[int], Tensor]:
         """Write the KV of all tokens; (most likely tokens of the rows, logits of the first ``kept_rows``).
 
         ``rows`` are packed tokens: the chunks' one after another. ``masks``: of each row, as ``CpuStep.run``
-        has them. The results live until the next step.
+        has them. The logits live until the next step.
         """
         token_ids: list[int] = []
         for chunk in chunks:
@@ -68,6 +68,22 @@ class NativeModel:
             kept_rows=kept_rows,
             masks=masks,
         )
+
+    def decode(self, chunks: Sequence[Chunk], answers: Sequence[Answer]) -> tuple[Sampled, ...]:
+        """The most likely token behind each of these chunks of one token: what ``sample`` brings where no row
+        wants anything else, with nothing made per row."""
+        count = len(chunks)
+        most_likely, _ = self._step.run(
+            [chunk.token_ids[0] for chunk in chunks],
+            starts=[chunk.start for chunk in chunks],
+            counts=(1,) * count,
+            tables=[
+                answer.table_address(chunk.block_table) for answer, chunk in zip(answers, chunks, strict=True)
+            ],
+            rows=range(count),
+            kept_rows=0,
+        )
+        return tuple([Sampled(chunk.key, token) for chunk, token in zip(chunks, most_likely, strict=True)])
 
     def sample(
         self,
@@ -90,10 +106,7 @@ class NativeModel:
             # Most steps: nobody's logits are wanted, nothing is to be put in order.
             most_likely, _ = self.forward(chunks, answers, last_tokens, kept_rows=0)
             return tuple(
-                [
-                    Sampled(row.answer.key, token)
-                    for row, token in zip(rows, most_likely.tolist(), strict=True)
-                ]
+                [Sampled(row.answer.key, token) for row, token in zip(rows, most_likely, strict=True)]
             )
         forced = {i: token for i, row in enumerate(rows) if (token := row.forced) is not None}
         order = sorted(set(range(len(rows))) - forced.keys(), key=lambda i: rows[i].takes_most_likely)
@@ -105,7 +118,6 @@ class NativeModel:
             kept,
             masks=[rows[i].mask_address for i in order],
         )
-        tokens: list[int] = most_likely.tolist()
         sampled = (
             dict(
                 zip(
@@ -117,7 +129,7 @@ class NativeModel:
             if kept
             else {}
         )
-        for i, token in (*zip(order[kept:], tokens[kept:], strict=True), *forced.items()):
+        for i, token in (*zip(order[kept:], most_likely[kept:], strict=True), *forced.items()):
             sampled[i] = Sampled(rows[i].answer.key, token)
         return tuple([sampled[i] for i in range(len(rows))])
 

@@ -14,6 +14,7 @@ from headway.engine.cost_model import CostModel
 from headway.engine.errors import ResultNeededError
 from headway.engine.limits import StepLimits
 from headway.engine.memory import Memory
+from headway.engine.plain_step import is_plain
 from headway.engine.policy import Policy
 from headway.engine.preemption import Candidate, Mode, Preemption
 from headway.engine.releases import MOST_DEFERRED_STEPS, release_seconds
@@ -38,11 +39,19 @@ class Planner:
         self._step_seconds = 0.0
         self._has_preempted = False
         self._is_ahead = False
-        self.budget = StepBudget(limits, cost, 0.0)
-        """What the last step has left."""
+        self._budget: StepBudget | None = None
+        """None: the last step holds everybody's decode, which took no asking."""
         self.has_moved = False
         """Whether the last step started somebody, let somebody give way, or ended a claim: if it computes
         nothing all the same, the next may."""
+
+    @property
+    def budget(self) -> StepBudget:
+        """What the step just filled has left."""
+        if self._budget is None:
+            self._budget = StepBudget(self.limits, self._cost, self._now)
+            self._budget.take_decodes([*self._roster.running.values()])
+        return self._budget
 
     def fill(
         self, step: int, now: float, step_seconds: float, *, ending: AbstractSet[Request] | None = None
@@ -54,14 +63,14 @@ class Planner:
         """
         self._step, self._now, self._step_seconds = step, now, step_seconds
         self._is_ahead, self._has_preempted, self.has_moved = ending is not None, False, False
+        if not ending and is_plain(self._roster.running, self._policy, self._memory, self.limits):
+            self._budget = None
+            self._memory.expect((), is_ahead=self._is_ahead)
+            return [(request, 1) for request in self._roster.running.values()]
         active, waiting = self._seat(ending or set())
-        decodes: list[Request] = []
-        prefills: list[Request] = []
-        for request in active:
-            (decodes if len(request.tokens) - request.computed_tokens == 1 else prefills).append(request)
-        if waiting:
-            decodes = [request for request in decodes if request not in waiting]
-        self.budget = budget = StepBudget(self.limits, self._cost, now)
+        decodes = [request for request in active if request.pending_tokens == 1 and request not in waiting]
+        prefills = [request for request in active if request.pending_tokens != 1]
+        self._budget = budget = StepBudget(self.limits, self._cost, now)
         urgent, patient = budget.split(decodes)
         budget.take_decodes(urgent)
         self._memory.expect(prefills, is_ahead=self._is_ahead)
@@ -96,9 +105,8 @@ class Planner:
         There may be more than ``max_sequences``: held ones that came back, and tenants below their share that
         run in turns with the others. Those whose last step is longest ago go first.
         """
-        active = [request for request in self._roster.running.values() if not request.is_held]
-        if waiting:
-            active = [request for request in active if request not in waiting]
+        running = self._roster.running.values()
+        active = [request for request in running if not request.is_held and request not in waiting]
         if self._memory.is_swapping:
             active = [request for request in active if not self._memory.is_arriving(request)]
         if len(active) <= self.limits.max_sequences:
@@ -162,13 +170,9 @@ class Planner:
 
     def _choose(self, others: list[Request], blocks: int) -> tuple[Preemption, ...]:
         """Who gives way for running requests; those about to be late only if there is nobody else."""
+        candidates, choose = [self._candidate(request) for request in others], self._memory.giving_way.choose
         for step_seconds in (self._step_seconds, -math.inf):
-            victims = self._memory.giving_way.choose(
-                [self._candidate(request) for request in others],
-                blocks,
-                step_seconds=step_seconds,
-            )
-            if victims:
+            if victims := choose(candidates, blocks, step_seconds=step_seconds):
                 return victims
         return ()
 
@@ -189,12 +193,7 @@ class Planner:
         if request.deferred_steps >= MOST_DEFERRED_STEPS or not self._cost.is_trusted:
             return False
         seconds = release_seconds(
-            computing,
-            blocks=blocks,
-            sequences=sequences,
-            ledger=self._memory.ledger,
-            quantiles=self._memory.quantiles,
-            step_seconds=self._step_seconds,
+            computing, self._memory, blocks=blocks, sequences=sequences, step_seconds=self._step_seconds
         )
         if seconds >= sum([victim.seconds for victim in victims]):
             return False

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
-from headway.engine.blocks import BlockLedger
-from headway.engine.overcommit import OutputQuantiles
+from headway.engine.memory import Memory
 from headway.engine.request import Request
 
 MOST_DEFERRED_STEPS: Final = 8
@@ -15,13 +14,7 @@ MOST_DEFERRED_STEPS: Final = 8
 
 
 def release_seconds(
-    computing: Iterable[Request],
-    *,
-    blocks: int,
-    sequences: int,
-    ledger: BlockLedger,
-    quantiles: OutputQuantiles,
-    step_seconds: float,
+    computing: Iterable[Request], memory: Memory, *, blocks: int, sequences: int, step_seconds: float
 ) -> float:
     """Predicted time until enough of them have ended for so many blocks and places; infinite: not for sure.
 
@@ -30,7 +23,7 @@ def release_seconds(
     """
     ends = sorted(
         (
-            quantiles.remaining_tokens(r.spec.tenant, r.generated_tokens, r.spec.max_tokens),
+            memory.quantiles.remaining_tokens(r.spec.tenant, r.generated_tokens, r.spec.max_tokens),
             r.serial,
             r,
         )
@@ -39,7 +32,7 @@ def release_seconds(
     )
     freed = 0
     for count, (steps, _, request) in enumerate(ends, start=1):
-        freed += 0 if request.table is None else ledger.reclaimable_blocks([request.table])
+        freed += 0 if request.table is None else memory.ledger.reclaimable_blocks([request.table])
         if freed >= blocks and count >= sequences:
             return steps * step_seconds
     return math.inf

@@ -28,6 +28,10 @@ class Part(StrEnum):
     DETOKENIZE = "detokenize"
 
 
+PRODUCTS, HEAD, ATTENTION, MODEL, SAMPLING, RUNNER, SCHEDULING, DETOKENIZE = Part
+"""Looked up once: in Python 3.11 each look at a member of an enum is a call, and a step has a dozen."""
+
+
 class StepProfile:
     """Adds up laps of one thread; any thread may read.
 
@@ -60,13 +64,13 @@ class StepProfile:
         self.tokens += len(result.sampled)
         times, seconds = result.times, self.seconds
         if times is None:
-            seconds[Part.RUNNER] += waited
+            seconds[RUNNER] += waited
             return
         told = times.model + times.sampling
         share = min(1.0, waited / told) if told > 0.0 else 0.0
-        seconds[Part.PRODUCTS] += share * times.products
-        seconds[Part.HEAD] += share * times.head
-        seconds[Part.ATTENTION] += share * times.attention
-        seconds[Part.MODEL] += share * (times.model - times.products - times.head - times.attention)
-        seconds[Part.SAMPLING] += share * times.sampling
-        seconds[Part.RUNNER] += waited - share * told
+        seconds[PRODUCTS] += share * times.products
+        seconds[HEAD] += share * times.head
+        seconds[ATTENTION] += share * times.attention
+        seconds[MODEL] += share * (times.model - times.products - times.head - times.attention)
+        seconds[SAMPLING] += share * times.sampling
+        seconds[RUNNER] += waited - share * told

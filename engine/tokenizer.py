@@ -67,6 +67,8 @@ class TextTokenizer:
         self._chat_template = chat_template
         self._tokens = _tokens_by_id(backend, vocab_size)
         self._bytes = _TokenBytes(spelling, backend)
+        self._known_bytes: dict[int, bytes] = {}
+        """Of tokens that were asked for: each once in every step of every answer."""
 
     @property
     def vocab_size(self) -> int:
@@ -113,8 +115,11 @@ class TextTokenizer:
         Joined, they are the decoded text. (SentencePiece's decoder drops one space at the very start of a
         text; an answer follows a prompt, so the space stays here.)
         """
-        token = self._token(token_id)
-        return b"" if token is None else self._bytes.of(token_id, token)
+        known = self._known_bytes.get(token_id)
+        if known is None:
+            token = self._token(token_id)
+            known = self._known_bytes[token_id] = b"" if token is None else self._bytes.of(token_id, token)
+        return known
 
     def token_label(self, token_id: int) -> str:
         """A printable name: the token's text, its name when special, its bytes in hex when no text."""

@@ -191,12 +191,39 @@ class TorchRunner(PooledRunner):
             runner.kernels += f", deterministic {mark_of(runner)}"
         return runner
 
-    @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step to its end. InvariantError: a chunk that no honest plan holds; nothing ran then."""
-        started = self._clock()
-        if isinstance(self._model, NativeModel) and plan.chunks:
-            self._model.wake()  # its threads get ready while the inputs are packed
+        started, model = self._clock(), self._model
+        if isinstance(model, NativeModel) and plan.chunks:
+            model.wake()  # its threads get ready while the inputs are packed
+            if self._is_plain(plan):
+                return self._decode(plan, model, started)
+        return self._execute(plan, started)
+
+    def _is_plain(self, plan: StepPlan) -> bool:
+        """Whether all that a step does is to bring requests that are known their most likely tokens."""
+        if plan.admitted or plan.released or plan.has_copies or not self._host.is_idle:
+            return False
+        for chunk in plan.chunks:
+            answer = self._answers.get(chunk.key.request_id)
+            if answer is None or not answer.is_plain or len(chunk.token_ids) != 1 or not chunk.samples:
+                return False
+        return True
+
+    def _decode(self, plan: StepPlan, model: NativeModel, started: float) -> StepResult:
+        """What ``_execute`` does with a plain step, without what it has no use for: torch, rows of sampling
+        parameters, copies. Of a short step that is a good part."""
+        chunks = self._last.fill(plan.chunks)
+        answers = [self._answer(chunk) for chunk in chunks]
+        packed = self._clock()
+        sampled = model.decode(chunks, answers)
+        ended = self._clock()
+        self._last.remember(chunks, sampled)
+        times = _compute_times(model, ended - packed)
+        return StepResult(plan.step, sampled, ended - started, copied_step=plan.step, times=times)
+
+    @torch.inference_mode()
+    def _execute(self, plan: StepPlan, started: float) -> StepResult:
         if self._masks is not None:
             self._masks.settle()
         self._update(plan.released, plan.admitted)
@@ -225,10 +252,7 @@ class TorchRunner(PooledRunner):
         started = self._clock()
         if isinstance(self._model, NativeModel):
             sampled = self._model.sample(chunks, answers, rows, self._sampler)
-            own, spent = self._model.times, self._clock() - started
-            return sampled, ComputeTimes(
-                own.total, max(0.0, spent - own.total), own.products, own.head, own.attention
-            )
+            return sampled, _compute_times(self._model, self._clock() - started)
         logits = self._model.forward(self._pack(chunks, answers), self._cache)
         computed = self._clock()
         sampled = self._sampler.sample(logits, rows) if rows else ()
@@ -267,3 +291,9 @@ class TorchRunner(PooledRunner):
             answer.table(chunk.block_table) for answer, chunk in zip(answers, chunks, strict=True)
         ]
         return pack(chunks, tables, self._shape, all_logits=all_logits)
+
+
+def _compute_times(model: NativeModel, seconds: float) -> ComputeTimes:
+    """Of a step that took so long: what its own clock does not hold was getting there and choosing."""
+    own = model.times
+    return ComputeTimes(own.total, max(0.0, seconds - own.total), own.products, own.head, own.attention)

@@ -35,25 +35,30 @@ class Transcript:
 
     def read(self, emission: Emission) -> Output:
         """What the emission brings; a completed stop string makes it the last output."""
-        reason = emission.finish_reason
+        key, _, token_id, logprobs, reason = emission
         shown = ""
-        if emission.token_id is not None and reason is not FinishReason.STOP:
-            shown = self._detokenizer.push(emission.token_id)
+        # None first: to look up a member of an enum is a call in Python 3.11, and most tokens end nothing.
+        if token_id is not None and (reason is None or reason is not FinishReason.STOP):
+            shown = self._detokenizer.push(token_id)
+        token_ids = () if token_id is None else (token_id,)
+        texts = () if logprobs is None else self._text_logprobs(token_id, logprobs)
+        if reason is None and not self._detokenizer.is_stopped:
+            return Output(key, shown, token_ids, texts)
         if self.is_stopped and reason in (None, FinishReason.LENGTH):
             reason = FinishReason.STOP
-        tail = "" if reason is None else self._detokenizer.finish()
+        tail = self._detokenizer.finish()
         return Output(
-            key=emission.key,
+            key=key,
             text=shown + tail,
-            token_ids=() if emission.token_id is None else (emission.token_id,),
-            logprobs=self._text_logprobs(emission.token_id, emission.logprobs),
+            token_ids=token_ids,
+            logprobs=texts,
             finish_reason=reason,
             error_message=self.error_message if reason is FinishReason.ERROR else None,
             tail=tail,
         )
 
-    def _text_logprobs(self, token_id: int | None, logprobs: Logprobs | None) -> tuple[TextLogprobs, ...]:
-        if token_id is None or logprobs is None:
+    def _text_logprobs(self, token_id: int | None, logprobs: Logprobs) -> tuple[TextLogprobs, ...]:
+        if token_id is None:
             return ()
         top = tuple((other, self._tokenizer.token_bytes(other), value) for other, value in logprobs.top)
         return (TextLogprobs((token_id, self._tokenizer.token_bytes(token_id), logprobs.chosen), top),)

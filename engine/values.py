@@ -258,8 +258,7 @@ class TextLogprobs:
     top: tuple[tuple[int, bytes, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(NamedTuple):
     """What a step brings to one request, ready to publish.
 
     ``text`` is what may be shown now: never half a character, never a part of a possible stop string. It can

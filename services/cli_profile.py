@@ -129,10 +129,12 @@ def _run_engine(
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is loaded, as `headway worker` does
 
     from headway.engine.errors import ModelError, RequestError
+    from headway.services.collector import look_for_cycles_seldom
     from headway.services.model_host import build_engine
     from headway.services.profile import as_json, as_lines
     from headway.services.profile_run import DecodeShape, ProfileRun, RunShape
 
+    look_for_cycles_seldom()  # as a worker does
     try:
         host = build_engine(settings)
     except ModelError as error:

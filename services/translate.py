@@ -16,7 +16,7 @@ What is refused, and how it ends:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -125,7 +125,7 @@ def was_taken_out(output: Output) -> bool:
 
 def as_full(output: Output) -> Output:
     """The output of a request that was taken out because its stream is full: it is as long as it may be."""
-    return replace(output, finish_reason=FinishReason.LENGTH) if was_taken_out(output) else output
+    return output._replace(finish_reason=FinishReason.LENGTH) if was_taken_out(output) else output
 
 
 def take_output(answer: Answer, output: Output, tokenizer: Tokenizer) -> JobError | None:

@@ -60,6 +60,7 @@ CORE = {
     "memory_settings",
     "overcommit",
     "plan_wire",
+    "plain_step",
     "planner",
     "policy",
     "preemption",

@@ -57,7 +57,7 @@ class Head:
     ) -> tuple[list[int], Tensor]:
         addresses = [0 if mask is None else int(mask.ctypes.data) for mask in masks]
         chosen, logits = self._model.forward([self._chunk], [self._answer], rows, kept, addresses)
-        return chosen.tolist(), logits
+        return chosen, logits
 
 
 @cache

@@ -245,7 +245,7 @@ def test_rows_that_alone_go_through_the_last_layer_have_the_bits_that_they_have_
     wanted = [267, 139, 0, 177, 53]
     most_likely, kept = model.forward(chunks, answers, wanted, 3)
     assert torch.equal(kept, everything[wanted[:3]])
-    assert most_likely.tolist() == everything[wanted].argmax(dim=-1).tolist()
+    assert most_likely == everything[wanted].argmax(dim=-1).tolist()
     # Wanted twice: then all rows go on, to the same bits.
     assert torch.equal(model.forward(chunks, answers, [5, 5], 2)[1], everything[[5, 5]])
 

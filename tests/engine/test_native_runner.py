@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,13 +11,14 @@ import torch
 from tests.engine import test_host_cache as host_cache
 from tests.engine import test_look_ahead_torch as look_ahead
 from tests.engine import test_torch_batching as batching
-from tests.engine.test_torch_runner import MIX, Answers, RandomCheckpoint
+from tests.engine.test_torch_runner import GREEDY, MIX, Answers, RandomCheckpoint
 from tests.native_kernels import CACHE_DIR, native_library
 
 from headway.engine.checkpoint import Checkpoint
 from headway.engine.cpu_kernels import CpuSettings, Quantization
-from headway.engine.errors import ModelError
+from headway.engine.errors import InvariantError, ModelError
 from headway.engine.torch_runner import TorchRunner
+from headway.engine.values import Admitted, Chunk, RequestKey, Sampling, StepPlan
 from headway.kernels import native_library as library
 
 NATIVE = CpuSettings("native", "none", CACHE_DIR)
@@ -83,6 +85,67 @@ def test_look_ahead_and_recomputing_change_no_answer(native_batches: None) -> No
 
 def test_an_answer_after_a_swap_is_the_same_as_without_one(native_batches: None) -> None:
     host_cache.test_case_41_an_answer_after_a_swap_is_the_same_as_without_one("bfloat16")
+
+
+PLAIN = dict.fromkeys(range(4), GREEDY)
+"""Nobody asks for more than the most likely token."""
+NOT_PLAIN = (
+    *(MIX[index] for index in range(1, len(MIX))),
+    Sampling(temperature=0.0, logprobs=0),
+    Sampling(temperature=0.0, logit_bias=((17, 30.0),)),
+    Sampling(temperature=0.0, min_tokens=4),
+    Sampling(temperature=0.0, presence_penalty=0.5),
+)
+
+
+class Spied:
+    """How often the model's steps were plain, and how often of any kind."""
+
+    def __init__(self, runner: TorchRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ways: list[str] = []
+        for way in ("decode", "sample"):
+            monkeypatch.setattr(runner._model, way, partial(self._take, way, getattr(runner._model, way)))
+
+    def _take(self, way: str, step: Any, *given: Any) -> Any:
+        self.ways.append(way)
+        return step(*given)
+
+
+def test_steps_of_plain_decodes_bring_what_the_long_way_brings(
+    runner: TorchRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spied = Spied(runner, monkeypatch)
+    short = Answers(runner).run(PLAIN, 12)
+    assert spied.ways == ["sample"] + 11 * ["decode"]  # the first step holds prompts
+    monkeypatch.setattr(TorchRunner, "_is_plain", lambda *_: False)
+    assert Answers(runner).run(PLAIN, 12) == short
+    assert spied.ways[12:] == 12 * ["sample"]
+
+
+@pytest.mark.parametrize("sampling", NOT_PLAIN)
+def test_who_asks_for_more_than_the_most_likely_token_goes_the_long_way(
+    runner: TorchRunner, monkeypatch: pytest.MonkeyPatch, sampling: Sampling
+) -> None:
+    spied = Spied(runner, monkeypatch)
+    answers = Answers(runner).run({0: GREEDY, 1: sampling}, 6)
+    assert spied.ways == 6 * ["sample"]
+    assert Answers(runner).run({0: GREEDY}, 6)[0] == answers[0]
+
+
+def test_plain_steps_check_their_chunks_and_tell_the_same_results(runner: TorchRunner) -> None:
+    key = RequestKey("plain", 0)
+    runner.execute(StepPlan(1, (Chunk(key, 0, (5, 6), (0,), True),), (Admitted(key, (5, 6), (), GREEDY),)))
+    decode = Chunk(key, 2, (7,), (0,), samples=True)
+    result = runner.execute(StepPlan(2, (decode,)))
+    assert (result.step, result.copied_step, result.copy_times) == (2, 2, ())
+    assert result.times is not None
+    with pytest.raises(InvariantError, match="within its 1 blocks"):
+        runner.execute(StepPlan(3, (decode._replace(start=4),)))
+    with pytest.raises(InvariantError, match="never admitted or is released"):
+        runner.execute(StepPlan(4, (decode._replace(key=RequestKey("plain", 1)),)))
+    runner.execute(StepPlan(5, (), released=(key,)))
+    with pytest.raises(InvariantError, match="never admitted or is released"):
+        runner.execute(StepPlan(6, (decode,)))
 
 
 # -- Where the kernels cannot run ----------------------------------------

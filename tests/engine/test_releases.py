@@ -8,8 +8,8 @@ import pytest
 from tests.engine.rig import Rig
 
 from headway.engine.blocks import BlockLedger
-from headway.engine.cost_model import shape_of
-from headway.engine.overcommit import OutputQuantiles
+from headway.engine.cost_model import CostModel, shape_of
+from headway.engine.memory import Memory
 from headway.engine.releases import MOST_DEFERRED_STEPS, release_seconds
 from headway.engine.request import Request
 from headway.engine.scripted import StepCost
@@ -21,6 +21,7 @@ class Running:
 
     def __init__(self) -> None:
         self.ledger = BlockLedger(20, 1)
+        self.memory = Memory(self.ledger, CostModel(), is_overcommitted=True)
         self.requests: list[Request] = []
 
     def add(self, blocks: int, left: int, *, pending: int = 1) -> Request:
@@ -33,12 +34,7 @@ class Running:
 
     def seconds(self, blocks: int, sequences: int = 0) -> float:
         return release_seconds(
-            self.requests,
-            blocks=blocks,
-            sequences=sequences,
-            ledger=self.ledger,
-            quantiles=OutputQuantiles(),
-            step_seconds=0.5,
+            self.requests, self.memory, blocks=blocks, sequences=sequences, step_seconds=0.5
         )
 
 

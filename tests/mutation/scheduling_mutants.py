@@ -23,11 +23,21 @@ def _budget(name: str, right: str, wrong: str, test: str = BUDGET) -> Mutant:
     return Mutant(name, "engine/budget.py", right, wrong, test)
 
 
+def _plain(name: str, right: str, wrong: str) -> Mutant:
+    return Mutant(name, "engine/plain_step.py", right, wrong, "tests/simulation/test_plain_steps.py")
+
+
 def _roster(name: str, right: str, wrong: str, test: str = ENDS) -> Mutant:
     return Mutant(name, "engine/roster.py", right, wrong, test)
 
 
 SCHEDULING_MUTANTS = (
+    _plain("a plain step passes over who waits", "if policy.waiting or", "if"),
+    _plain("a plain step holds who is on hold", "request.is_held or ", ""),
+    _plain("a plain step looks for no room", "computed >= ", "computed > "),
+    _plain("a plain step takes a claimed block", " or memory.is_claimed", ""),
+    _plain("a plain step computes on what is still copied", "memory.is_swapping or ", ""),
+    _plain("a plain step holds more than have places", "len(running) > limits.max_sequences or ", ""),
     Mutant(
         "a tenant that returns is not lifted",
         "engine/fairness.py",
