@@ -17,8 +17,14 @@ from tests.simulation.guessing_world import GuessingWorld
 from tests.simulation.preemption_world import CHEAP_SWAPS, DEAR_WAYS, NO_SWAPS, PreemptionWorld
 
 from headway.engine import plain_step, planner
+from headway.engine.blocks import BlockLedger
+from headway.engine.cost_model import CostModel
+from headway.engine.limits import StepLimits
+from headway.engine.memory import Memory
 from headway.engine.planner import Planner
+from headway.engine.policy import POLICIES
 from headway.engine.request import Request
+from headway.engine.values import RequestSpec, Sampling
 
 FILL = Planner.fill
 
@@ -81,3 +87,11 @@ def test_any_life_is_planned_alike_the_short_way(seed: int, operations: int) -> 
 
 def test_long_lives_are_planned_alike_and_go_the_short_way_often() -> None:
     assert sum(live_twice(seed, 200) for seed in range(60)) > 1_000
+
+
+def test_a_claim_whose_owner_does_not_wait_any_more_is_left_to_the_long_way_which_ends_it() -> None:
+    memory = Memory(BlockLedger(8, 4), CostModel(), is_overcommitted=True)
+    policy, limits = POLICIES["fcfs"](), StepLimits()
+    assert plain_step.is_plain({}, policy, memory, limits)
+    memory.claim(Request(RequestSpec("held", 0, (1,), Sampling(), 4), 1))
+    assert not plain_step.is_plain({}, policy, memory, limits)
