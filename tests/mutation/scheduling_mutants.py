@@ -245,7 +245,7 @@ SCHEDULING_MUTANTS = (
     Mutant(
         "logprobs are lost",
         "engine/transcript.py",
-        "if token_id is None or logprobs is None:",
+        "if token_id is None:",
         "if token_id is None or token_id % 2:",
         "tests/engine/test_field_cases_engine.py",
     ),
